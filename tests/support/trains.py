@@ -29,9 +29,6 @@ HELD = ("--hold",)
 """Options of trains that only have to be in the queue."""
 
 LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+Z (DEBUG|INFO|WARNING|ERROR) .*\n(    .*\n)*", re.MULTILINE)
-
-
-LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+Z (DEBUG|INFO|WARNING|ERROR) .*\n(    .*\n)*", re.MULTILINE)
 """A record of the log, with its further lines."""
 
 

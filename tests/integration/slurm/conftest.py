@@ -17,6 +17,7 @@ from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.support.other_users import open_to_other_users
+from tests.support.trains import Trains, trains_on
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
 
@@ -70,6 +71,13 @@ def slurm(places: Places, _programs: None) -> Iterator[Sandbox]:
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
     yield sandbox
     sandbox.down(grace=0.2)
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    """A root of trains in the queue of the shared Slurm."""
+    with trains_on(slurm) as trains:
+        yield trains
 
 
 @pytest.fixture

@@ -1,24 +1,14 @@
 """Frozen code on a real slurmctld: queued tasks run the code of their launch; an edit takes the new code."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.guard.attempt_record import read_start
 from opsctl.launch.code_freeze import read_record
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.train_settings import read_settings
-from tests.support.trains import HELD, Trains, trains_on, until
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
+from tests.support.trains import HELD, Trains, until
 
 
 def write_code(trains: Trains, version: int) -> Path:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.findings import Level
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.watchdogs.failures import failures
 from tests.support.mounts import mounting
-from tests.support.trains import Trains, trains_on, until
+from tests.support.trains import Trains, until
 
 TRAINER = """
 step=$(cat "$1/saved" 2>/dev/null || echo 0)
@@ -46,12 +45,6 @@ done
 [ "$epoch" -lt 11 ] || exit 0
 kill -KILL $$
 """
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def launch(trains: Trains, *, saves: bool) -> None:

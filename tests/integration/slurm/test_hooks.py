@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
-from opsctl.sandbox.cluster import Sandbox
-from tests.support.trains import Trains, trains_on, until
+from tests.support.trains import Trains, until
 
 TRAINER = """
 for step in 1 2; do
@@ -16,12 +11,6 @@ for step in 1 2; do
     sleep 1
 done
 """
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def test_hooks_of_a_train_run_in_its_job(trains: Trains) -> None:

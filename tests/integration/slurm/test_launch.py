@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,7 @@ from opsctl.base.errors import ConfigError, InputError, RunDirError, SlurmError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Created, SubmitRefused, Submitted, Submitting
 from tests.support.mounts import mounting
-from tests.support.trains import Trains, as_user, trains_on, until
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
+from tests.support.trains import Trains, as_user, until
 
 
 def test_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None:

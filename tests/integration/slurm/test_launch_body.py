@@ -2,26 +2,16 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from opsctl.base.model import Job
 from opsctl.launch.launch_plan import render_body
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 from tests.support.hostile_words import HOSTILE_WORDS
-from tests.support.trains import Trains, trains_on, until
+from tests.support.trains import Trains, until
 
 RANK_1_FAILS = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit "$1"; fi; exec sleep 600'
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:

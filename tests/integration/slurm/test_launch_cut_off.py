@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -22,12 +22,6 @@ from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.slurms import save_controller_state
 from tests.support.trains import Trains, trains_on, until
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 class CutApp(App):

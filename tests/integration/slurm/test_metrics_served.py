@@ -6,19 +6,10 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from opsctl.sandbox.cluster import Sandbox
-from tests.support.trains import Trains, trains_on
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
+from tests.support.trains import Trains
 
 
 def test_metrics_of_a_queue_are_served(trains: Trains) -> None:

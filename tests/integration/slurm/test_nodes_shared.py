@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,13 +16,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.steps import InJob
 from opsctl.state.site_dir import SiteDir
 from tests.support.slurms import run_slurm
-from tests.support.trains import Trains, trains_on, until
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
+from tests.support.trains import Trains, until
 
 
 def test_all_trains_of_a_shared_node_are_named(slurm: Sandbox, trains: Trains) -> None:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -19,9 +18,8 @@ from typing import Any
 import pytest
 
 import opsctl
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import SwitchArmed
-from tests.support.trains import HELD, Trains, trains_on, until
+from tests.support.trains import HELD, Trains, until
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -31,12 +29,6 @@ for ((step = 1; ; step++)); do
   [ -e "$TRAIN_STOP_REQUEST" ] && exit 0
 done
 """
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def make(trains: Trains, command: tuple[str, ...] = ("true",), **more: Any) -> opsctl.Train:

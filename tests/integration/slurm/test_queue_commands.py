@@ -12,13 +12,7 @@ from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Created, Edited, Held, HoldReleased, Submitted, Submitting
-from tests.support.trains import Trains, trains_on, until
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
+from tests.support.trains import Trains, until
 
 
 @pytest.fixture

@@ -6,15 +6,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import StopStep
 from opsctl.state.journal import Journal
-from tests.support.trains import Trains, trains_on, until
+from tests.support.trains import Trains, until
 
 TRAINER = """
 import os, sys, time
@@ -29,12 +27,6 @@ for step in range(1, 100_000):
     time.sleep(1000 if step == stands_at else 0.1)
 """
 QUICK = "short_attempts = 9"
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def start(trains: Trains, guard: str, *, stands_at: int = 0) -> int:

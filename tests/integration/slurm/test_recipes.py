@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_train, read_toml
-from tests.support.trains import Trains, trains_on
+from tests.support.trains import Trains
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 RECIPES = (
@@ -26,12 +24,6 @@ RECIPES = (
     "olmo-core",
     "gpt-neox",
 )
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def make_recipe(trains: Trains, name: str) -> Path:

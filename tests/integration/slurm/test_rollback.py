@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.base.findings import Level
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import RolledBack
 from opsctl.state.switches import Switch, arm
 from tests.support.findings import make_finding
-from tests.support.trains import Trains, trains_on, until
+from tests.support.trains import Trains, until
 
 TRAINER = Path(__file__).parents[2] / "support" / "tracked_trainer.py"
 COMMAND = (sys.executable, "-P", str(TRAINER), "100000", "5", "0.02")
@@ -25,12 +23,6 @@ step_argument = '--ckpt-step {step}'
 skip_samples_argument = '--skip {first}:{last}'
 lr_scale_argument = '--lr-scale={scale}'
 """
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def launch(trains: Trains, more: str = "") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.base.ports import TimedOut
-from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state.events import StopStep
 from opsctl.state.journal import Journal
@@ -31,12 +29,6 @@ trap '' TERM USR1 INT
 touch "$1/up"
 while :; do sleep 0.1; done
 """
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 def start(trains: Trains, script: str, guard: str) -> Path:

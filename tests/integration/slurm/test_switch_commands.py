@@ -14,12 +14,6 @@ NOBODY, USERS, NOGROUP = 65534, 100, 65534
 
 
 @pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
-
-
-@pytest.fixture
 def shared(slurm: Sandbox) -> Iterator[Trains]:
     """Trains whose switches belong to the group `users`, with all modules imported that a team mate needs."""
     with trains_on(slurm, group="users") as trains:

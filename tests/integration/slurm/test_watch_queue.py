@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,16 +28,10 @@ from opsctl.state.events import SwitchArmed
 from opsctl.watchdogs.node_health import worst_severity
 from tests.support.mounts import mounting
 from tests.support.slurms import run_slurm
-from tests.support.trains import Trains, as_user, trains_on, until
+from tests.support.trains import Trains, as_user, until
 from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, find_finding, list_transitions
 
 SLEEP = ("sleep", "600")
-
-
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    with trains_on(slurm) as trains:
-        yield trains
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from opsctl.diagnosis.stack_dumps import PTRACE, REFUSED
 from opsctl.slurm.steps import NOT_STARTED
 from tests.support.sshds import sshd
-from tests.support.trains import as_user, trains_on, until
+from tests.support.trains import as_user, until
 
 ROOT = Path(__file__).parents[3]
 CRASH = """
@@ -42,12 +42,6 @@ def all_reduce(): time.sleep(600)
 def broadcast(): time.sleep(600)
 (broadcast if rank == "1" else all_reduce)()
 """
-
-
-@pytest.fixture
-def trains(slurm):
-    with trains_on(slurm) as made:
-        yield made
 
 
 def test_first_failed_rank_is_found_on_its_node(trains, tmp_path):
