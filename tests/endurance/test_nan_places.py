@@ -6,6 +6,7 @@ pytest.importorskip("deepspeed")
 
 from tests.integration.trainer.conftest import tiny
 from tests.integration.trainer.test_nan import MODEL
+from tests.support.cases import read_cases
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = pytest.mark.torch
@@ -24,16 +25,7 @@ FAMILIES = {"Block": {}, "LlamaBlock": {"family": "llama", "kv_heads": 2, "ffn":
 
 @pytest.mark.parametrize("block", FAMILIES)
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [
-        ({"precision": "bf16", "layer": 3, "fault": "weight"}, "layer 3 (Block) already: its up.weight"),
-        ({"precision": "bf16", "layer": 2, "fault": "backward"}, "backward pass of layer 2 (Block)"),
-        ({"precision": "fp32", "layer": 2, "fault": "forward"}, "layer 2 (Block), out of up, from numbers up to "),
-        ({"precision": "bf16", "layer": 3, "fault": "once"}, "no single layer"),
-        ({"precision": "fp32", "layer": 3, "fault": "token"}, "layer 3 (Block), out of up, from numbers up to "),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "every_cut_names_the_layer_and_takes_no_step"))
 def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, *, plant, words, block):
     world, parallel = CUTS[cut]
     place = {"step": 3} | plant

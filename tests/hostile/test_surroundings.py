@@ -9,6 +9,7 @@ import pytest
 
 from opsctl.base.errors import ConfigError
 from opsctl.settings.loader import load_site, load_train
+from tests.support.cases import read_cases
 
 MODULES = ("csv", "json", "tomllib", "click", "rich", "trainer", "opsctl", "sitecustomize", "usercustomize", "pwd")
 TRAIN = 'name = "a"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n'
@@ -81,27 +82,7 @@ def test_working_directory_is_not_imported(tmp_path, module):
 
 
 @pytest.mark.attack("a variable of the environment runs code in opsctl's programs")
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("PYTHONSTARTUP", "{file}"),
-        ("PYTHONINSPECT", ""),
-        ("PYTHONBREAKPOINT", "os.system"),
-        ("PAGER", "{file}"),
-        ("EDITOR", "{file}"),
-        ("BROWSER", "{file}"),
-        ("GIT_SSH_COMMAND", "{file}"),
-        ("GIT_EXTERNAL_DIFF", "{file}"),
-        ("SQUEUE_FORMAT", "%i; {file}"),
-        ("SLURM_TIME_FORMAT", "{file}"),
-        ("LESSOPEN", "|{file} %s"),
-        ("PROMPT_COMMAND", "{file}"),
-        ("COLUMNS", "-1"),
-        ("TZ", "../../../../etc/passwd"),
-        ("LC_ALL", "../../{file}"),
-        ("XDG_STATE_HOME", "relative"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "variable_runs_nothing"))
 def test_variable_runs_nothing(tmp_path, variable, value):
     file = tmp_path / "run.sh"
     file.write_text(f"#!/bin/sh\ntouch {tmp_path}/owned\n")

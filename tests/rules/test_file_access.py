@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import read_cases
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "alerts",
@@ -92,20 +94,6 @@ def test_exceptions_are_still_needed():
     assert idle == [], "accesses no file any more: take it off the list"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "open(p)",
-        "p.open('rb')",
-        "p.read_text()",
-        "p.write_bytes(b'')",
-        "os.open(p, 0)",
-        "os.chmod(p, 0)",
-        "p.chmod(0)",
-        "run.config.read_text()",
-        "Path(x).touch()",
-        "gzip.open(p)",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "rule_finds_an_access"))
 def test_rule_finds_an_access(text):
     assert len(list(accesses(ast.parse(text)))) == 1

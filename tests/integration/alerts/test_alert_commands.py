@@ -11,6 +11,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.app import build
 from opsctl.base.findings import Level
+from tests.support.cases import read_cases
 from tests.support.findings import make_finding
 
 SITE = """
@@ -138,13 +139,7 @@ def test_undelivered_alert_is_listed(shell):
     ) in shell.opsctl("alerts", "list")
 
 
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ('ping_url_file = "/nowhere"', "ping_url_file: /nowhere: No such file or directory"),
-        ('ping_url = "hc.example.org/sekret"', "ping_url: must start with https://"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "doctor_finds_an_unusable_ping_url"))
 def test_doctor_finds_an_unusable_ping_url(shell, setting, problem):
     shell.site.write_text(f'root = "{shell.root}"\n[alerts]\n{setting}\n')
     shell.site.chmod(0o600)

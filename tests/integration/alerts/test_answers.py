@@ -10,6 +10,7 @@ from opsctl.base.errors import InputError
 from opsctl.host.system import SystemClock
 from opsctl.monitor.handle_answers import AnswerPoller
 from tests.integration.alerts.conftest import read_kinds
+from tests.support.cases import read_cases
 from tests.support.imap_server import PASSWORD, USER, append_mail, empty_mailbox, find_problem, serve_imap
 from tests.support.ports import HeldPort
 from tests.unit.alerts.conftest import World
@@ -82,14 +83,7 @@ def test_reaction_acknowledges(slack, web):
     assert answer(slack)[0] == ["anna by team: hang/gpt acknowledged"]
 
 
-@pytest.mark.parametrize(
-    ("row", "kinds"),
-    [
-        ({"user": "U0STRANGER", "text": "ack"}, True),
-        ({"user": "U0ANNA", "text": "looks bad; opsctl cancel gpt"}, False),
-        ({"user": "U0ANNA", "bot_id": "B2", "text": "ack"}, False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "only_words_of_listed_people_count"))
 def test_only_words_of_listed_people_count(slack, web, row, kinds):
     set_thread(web, row)
     assert answer(slack) == ([], [])

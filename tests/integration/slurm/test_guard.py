@@ -22,6 +22,7 @@ from opsctl.sandbox.faults import FaultKind
 from opsctl.state import switches
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Held
 from opsctl.state.switches import Switch
+from tests.support.cases import read_cases
 from tests.support.guarded_trains import GuardedTrain, until
 from tests.support.reconciled_roots import reconcile_root
 
@@ -125,14 +126,7 @@ def test_last_iteration_in_the_log_means_finished(train: GuardedTrain) -> None:
     assert (train.end()["outcome"], train.waiting) == ("finished", [])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        'echo "Checkpoint saved to /data/step40"',
-        'echo "[rank0]: Training completed"; echo " iteration 30/ 40 | lm loss: 2.0E+00 |"',
-        'touch "$TRAIN_FINISHED"; exit 1',
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "finished_foreign_train_is_not_started_again"))
 def test_finished_foreign_train_is_not_started_again(train: GuardedTrain, body: str) -> None:
     train.submit(body, tasks=5)
     train.wait()

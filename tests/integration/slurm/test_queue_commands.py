@@ -12,6 +12,7 @@ from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Created, Edited, Held, HoldReleased, Submitted, Submitting
+from tests.support.cases import read_cases
 from tests.support.trains import Trains, until
 
 
@@ -115,14 +116,7 @@ def test_train_name_that_looks_like_a_task_names_the_train(trains: Trains) -> No
     assert (trains.arrays("t_2"), len(trains.arrays("t"))) == (set(), 1)
 
 
-@pytest.mark.parametrize(
-    ("verb", "message"),
-    [
-        ("hold", "nothing is queued, so there is nothing to hold"),
-        ("release", "nothing is queued, so there is nothing to release"),
-        ("cancel", "nothing to cancel is queued or running"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "command_without_queued_tasks_is_refused"))
 def test_command_without_queued_tasks_is_refused(trains: Trains, verb: str, message: str) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("cancel", "t")

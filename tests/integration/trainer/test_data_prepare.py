@@ -194,14 +194,7 @@ def test_empty_input_is_refused(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--end-token", "</s>"), "--end-token needs --tokenizer"),
-        (("--processes", 0), "'0' is not a whole number of at least 1"),
-        (("--max-bytes", -5), "'-5' is not a whole number of at least 1"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_options_are_refused"))
 def test_invalid_options_are_refused(tmp_path, capsys, arguments, words):
     assert words in read_refusal(capsys, "--input", tmp_path, "--output", tmp_path / "x", *arguments)
 

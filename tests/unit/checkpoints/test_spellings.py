@@ -130,13 +130,7 @@ def test_yaml_is_imported_for_yaml_only() -> None:
     assert SystemRunner().run((sys.executable, "-P", "-c", code), timeout=60).code == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
-        (["train.py", "--save", "/data/saves"], {}),
-        (["bash", "/code/run.sh"], {"run.sh": "train.py --config /code/a.yaml\n", "a.yaml": "save: /data/saves"}),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "paths_of_a_container_are_found_outside"))
 def test_paths_of_a_container_are_found_outside(
     launch: Callable[..., RunDir], tmp_path: Path, command: list[str], files: dict[str, str]
 ) -> None:
@@ -145,14 +139,7 @@ def test_paths_of_a_container_are_found_outside(
     assert find_checkpoint(run) == [tmp_path / "saves"] * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.json", '{"trainer": {"max_steps": 100}, "max_time": "00:10:00"}'),
-        ("a.toml", "max_time = '1h'\n[trainer]\nmax_steps = 100"),
-        ("a.yaml", "max_time: 1h\ntrainer: {max_steps: 100}"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "guard_reads_the_last_step_and_the_time_limit"))
 def test_guard_reads_the_last_step_and_the_time_limit(launch: Callable[..., RunDir], name: str, text: str) -> None:
     run = launch("train.py", files={name: text})
     run.body.write_text(f"#!/bin/bash\n# --max_steps 7\nsrun bash -c 'python train.py --config {name}'\n")

@@ -206,14 +206,7 @@ def test_json_names_a_single_rank(app, run):
     assert json.loads(call(app, "gpt", "--rank", "0", "--json").stdout) == {"node": "node1", "rank": 0, "text": "a"}
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "the log of gpt: nothing yet"),
-        (["--rank", "7"], "rank 7, attempt 12_1.0 of gpt: nothing yet"),
-        (["--task", "9", "--node", "n"], "task 9, node n, no attempt of gpt: nothing yet"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "missing_log_is_reported"))
 def test_missing_log_is_reported(app, run, args, message):
     start_attempt(app, run, "12_1.0", node1_0="a\n")
     with pytest.raises(OpsctlError) as caught:

@@ -32,6 +32,7 @@ from opsctl.launch.rollback_state import (
 )
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_cases
 from tests.support.saved_checkpoints import save
 from tests.support.trains import until
 
@@ -129,13 +130,7 @@ def test_undone_rollback_is_called_undone(make: Make) -> None:
     assert show(run).text.endswith("by ana, is undone.")
 
 
-@pytest.mark.parametrize(
-    ("phase", "text"),
-    [
-        (RollbackPhase.BEGUN, "A rollback to step 10 is running."),
-        (RollbackPhase.UNDOING, "An undo of the rollback to step 10 is running."),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "rollback_of_a_terminal_is_not_that_of_the_page", phase=RollbackPhase))
 def test_rollback_of_a_terminal_is_not_that_of_the_page(make: Make, phase: RollbackPhase, text: str) -> None:
     run = make("t")
     note_start(run, DONE)

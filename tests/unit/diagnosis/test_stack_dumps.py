@@ -16,6 +16,7 @@ from opsctl.diagnosis.speakers import Speaker
 from opsctl.diagnosis.stack_dumps import NO_STACK, PTRACE, REFUSED, parse, render_stacks
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout, Local
+from tests.support.cases import read_cases
 from tests.unit.diagnosis.conftest import read_corpus
 
 SIX, TWO = read_corpus("tr11-hang-six.txt"), read_corpus("tr11-hang-two.txt")
@@ -130,13 +131,7 @@ def test_permission_error_in_a_rank_log_is_no_refusal() -> None:
     assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NO_STACK}"]
 
 
-@pytest.mark.parametrize(
-    ("program", "why"),
-    [
-        ("sh", "n1: no Python process of a rank that this user may inspect"),
-        ("no-py-spy", "n1: no-py-spy is not installed; name an installed program with --py-spy"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "node_without_stacks_has_a_reason"))
 def test_node_without_stacks_has_a_reason(program: str, why: str) -> None:
     here = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
     dump = dump_stacks(program, "none.such", ["n1", "n2"], here)

@@ -11,6 +11,7 @@ from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.excerpt import collect_excerpt, find_time
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.scan_logs import scan, select_lines
+from tests.support.cases import read_cases
 
 ECHO = "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited"
 
@@ -36,14 +37,7 @@ def test_error_behind_the_torch_prefix_outweighs_echoes(tmp_path: Path) -> None:
     assert diagnosis.evidence[-1] == "our.errors.StrangeError: shard 7 has no samples"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "\x1b[31mRuntimeError: CUDA \x1b[1merror: uncorrectable ECC error encountered\x1b[0m",
-        "RuntimeError: CU\u202eDA error: uncorrec\u200btable ECC error encountered",
-        " 4%|#   | 17/387 [05:25<1:57:56]\r 5%|#  | 18/387\rCUDA error: uncorrectable ECC error encountered",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "controls_in_a_line_hide_no_error"))
 def test_controls_in_a_line_hide_no_error(tmp_path: Path, line: str) -> None:
     assert diagnose(tmp_path, line).cause == "gpu-ecc"
 

@@ -127,14 +127,7 @@ def test_saving_trainer_is_left_alone(
     assert escalation.is_kill_due(train.run, attempt) is is_due
 
 
-@pytest.mark.parametrize(
-    ("after_s", "text"),
-    [
-        (20, "requested 20 s ago (by alice), no reaction so far, SIGTERM in 40 s, the ranks are ended in 3 min"),
-        (90, "requested 90 s ago (by alice), no reaction so far, SIGTERM 30 s ago, the ranks are ended in 90 s"),
-        (240, "requested 4 min ago (by alice), no reaction; the ranks were ended"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "status_shows_each_step"))
 def test_status_shows_each_step(train: QueuedTrain, after_s: float, text: str) -> None:
     attempt = train.start_attempt()
     plan = plan_stop(StopKind.KILL, BEGIN, GuardSettings(), reads_request=False)

@@ -15,6 +15,7 @@ from opsctl.monitor.reconcile import reconcile
 from opsctl.state.events import HookStarted
 from opsctl.state.journal import Journal
 from opsctl.trainer.contract import TrainerStop
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 
 
@@ -30,14 +31,7 @@ def read_lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize(
-    ("reason", "names"),
-    [
-        (TrainerStop.FINISHED, ["end", "finished"]),
-        (TrainerStop.PAUSE, ["end", "held"]),
-        (TrainerStop.DEADLINE, ["end"]),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "hooks_of_an_end_run_once", reason=TrainerStop))
 def test_hooks_of_an_end_run_once(train: QueuedTrain, tmp_path: Path, reason: TrainerStop, names: list[str]) -> None:
     out = tmp_path / "out"
     commands = {

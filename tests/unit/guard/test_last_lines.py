@@ -54,14 +54,7 @@ def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str,
     assert evidence.limits_itself is limits
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "limits"),
-    [
-        ("train.sh", "python pretrain.py --exit-duration-in-mins 1190\n", True),
-        ("train.yaml", "exp_manager:\n  max_time_per_run: '00:03:45:00'\n", True),
-        ("train.yaml", "trainer:\n  max_time: null\n  max_steps: 5\n", False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "file_that_limits_the_time_is_known"))
 def test_file_that_limits_the_time_is_known(train: QueuedTrain, name: str, text: str, limits: bool) -> None:
     (train.run.path / name).write_text(text)
     train.run.body.write_text(f"srun rank -- start {name}\n")
@@ -237,14 +230,7 @@ def test_checkpoint_of_the_last_step_is_known(train: QueuedTrain, newest: str, i
     assert gather_evidence(train.run, attempt, None)[0].is_end_saved is is_saved
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Training epoch 1: 100%|###| 500/500 [00:50<00:00, 10.00it/s, loss=2.0]\n",
-        "step 250/500 loss: 2.0\nstep 500/500 loss: 2.0\nstep 250/500 loss: 2.0\nstep 500/500 loss: 2.0\n",
-    ],
-    ids=["bar of an epoch", "steps that begin again"],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "last_step_of_an_epoch_ends_no_train"))
 def test_last_step_of_an_epoch_ends_no_train(train: QueuedTrain, text: str) -> None:
     attempt = train.start_attempt()
     (train.run.checkpoints / "step-500").mkdir()

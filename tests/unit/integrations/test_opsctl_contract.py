@@ -15,6 +15,7 @@ import pytest
 from opsctl.integrations import opsctl_contract
 from opsctl.integrations.opsctl_contract import Contract, StepRequest, newest_checkpoint
 from opsctl.trainer.contract import Env, Phase, TrainerStop, read_heartbeat, read_stop_reason
+from tests.support.cases import read_cases
 
 SOURCE = Path(opsctl_contract.__file__)
 
@@ -45,14 +46,7 @@ def test_outside_a_train_nothing_happens(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        (Env.STOP_REQUEST, TrainerStop.STOP_REQUEST),
-        (Env.KILL_SWITCH, TrainerStop.KILL),
-        (Env.PAUSE_SWITCH, TrainerStop.PAUSE),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "file_asks_for_a_save_and_a_stop", name=Env, reason=TrainerStop))
 def test_file_asks_for_a_save_and_a_stop(environ: dict[str, str], name: Env, reason: TrainerStop) -> None:
     contract = Contract(environ, poll_s=0)
     assert contract.after_step(1) == StepRequest(save=False, stop=False)

@@ -18,6 +18,7 @@ from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, Switch, request
 from opsctl.trainer.contract import TrainerStop
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 from tests.support.reconciled_roots import reconcile_root
 
@@ -90,14 +91,7 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
     assert train.event_kinds()[-1] is RequestDone
 
 
-@pytest.mark.parametrize(
-    ("exclude", "why"),
-    [
-        ("node[001-003]", "with node[001-003] excluded 1 nodes are left, and array 12 needs 2"),
-        ("node099", "no such nodes: node099"),
-        ("node[", "exclude is not a node list"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "impossible_request_is_refused_and_removed"))
 def test_impossible_request_is_refused_and_removed(train: QueuedTrain, exclude: str, why: str) -> None:
     train.arrays.hold(as_written("bad loss"))
     path = request(train.run, RequestKind.RELEASE, exclude=exclude)

@@ -9,6 +9,7 @@ from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.errors import ConfigError
 from opsctl.settings.loader import SiteSettings, load_site, parse
+from tests.support.cases import read_cases
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "corpus" / "alerts" / "settings.toml").read_text())
 MAIL = {"kind": "email", "to": ["me@example.org"], "sender": "opsctl@example.org"}
@@ -67,13 +68,7 @@ def test_secret_comes_from_file_variable_or_value(tmp_path, monkeypatch):
     assert [reveal(table, "password") for table in tables] == ["from-file", "from-variable", "itself", ""]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"password": "$NOT_THERE"}, "password: $NOT_THERE is not set in the environment"),
-        ({"password_file": "/not/there"}, "password_file: /not/there: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "missing_secret_is_reported"))
 def test_missing_secret_is_reported(fields, message):
     table = site(channels={"mail": {**MAIL, **fields}}).channels["mail"]
     with pytest.raises(Undelivered) as caught:

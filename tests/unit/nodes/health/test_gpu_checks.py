@@ -283,19 +283,13 @@ def test_volta_counts_bits_by_memory() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("count", "pending", "expected"),
-    [
-        (12, "No", [("note", "12 retired pages")]),
-        (60, "No", [("faulty", "60 retired pages, allowed are fewer than 60")]),
-        (0, "Yes", [("degraded", "a page waits to be retired")]),
-    ],
-)
-def test_retired_pages_have_a_limit(count: int, pending: str, expected: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "retired_pages_have_a_limit"))
+def test_retired_pages_have_a_limit(count: int, pending: str, expected: list[list[str]]) -> None:
     text = V100.replace("<retired_count>0", f"<retired_count>{count}", 1).replace(
         "<pending_retirement>No", f"<pending_retirement>{pending}"
     )
-    assert list_results(judge_snapshot(make_snapshot(smi=text, pci="0000:00:0d.0\n")), "retired_pages") == expected
+    verdict = judge_snapshot(make_snapshot(smi=text, pci="0000:00:0d.0\n"))
+    assert list(map(list, list_results(verdict, "retired_pages"))) == expected
 
 
 def test_every_row_of_the_xid_table_is_complete() -> None:
