@@ -31,13 +31,16 @@ ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "race"
 CONTENDER_SCRIPT = Path(__file__).parent / "race" / "run_contender.py"
 CONTENDERS = ("plain", "retry", "submitit", "opsctl", "opsctl-default", "person-5", "person-1", "no-faults")
+BUSY_CONTENDERS = ("plain", "loop", "loop+2", "torchrun", "torchrun+2")
+BUSY_CONTENDERS += ("opsctl-default", "opsctl-default+2", "opsctl", "opsctl+2")
 FAULTS = ("gpu", "rank", "disk", "hang", "node", "bug")
-NODES = 6
+NODES, BUSY_NODES = 6, 7
 
 
 def main() -> int:
     namespace = arguments()
-    names = [name for name in namespace.contender or CONTENDERS if is_there(name)]
+    every = BUSY_CONTENDERS if namespace.busy else CONTENDERS
+    names = [name for name in namespace.contender or every if is_there(name)]
     home = namespace.place.absolute()
     shutil.rmtree(home, ignore_errors=True)
     with started(names, namespace, home) as children:
@@ -54,7 +57,8 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="faults keep their shares of it (default: 600)")
-    parser.add_argument("--contender", action="append", choices=CONTENDERS, help="may be repeated")
+    parser.add_argument("--contender", action="append", choices={*CONTENDERS, *BUSY_CONTENDERS}, help="may be repeated")
+    parser.add_argument("--busy", action="store_true", help="others wait for the nodes; tasks of twelve minutes")
     parser.add_argument("--faults", default=",".join(FAULTS), help="only these (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="moves the faults a little (default: 1)")
     parser.add_argument("--place", type=Path, default=HOME, help="directory for the race (default: build/race)")
@@ -87,6 +91,7 @@ def started(names: Sequence[str], arguments: argparse.Namespace, home: Path) -> 
                 str(arguments.seconds),
                 str(arguments.seed),
                 faults,
+                "busy" if arguments.busy else "free",
             ]
             sandbox = [
                 sys.executable,
@@ -99,7 +104,7 @@ def started(names: Sequence[str], arguments: argparse.Namespace, home: Path) -> 
                 "--gpus-per-node",
                 "0",
                 "--nodes",
-                str(NODES),
+                str(BUSY_NODES if arguments.busy else NODES),
                 "--",
             ]
             env = {**os.environ, "HOME": str(place), "XDG_STATE_HOME": str(place / "state")}

@@ -5,22 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from race.cluster import queue, slurm
+from race.course import FREE, NODES, RANKS_A_NODE, Course
 
-NODES, RANKS_A_NODE, TASKS, MINUTES = 3, 2, 20, 2
-EXIT_AFTER_S = 110
-"""The trainer leaves by itself before its task's two minutes are up, as runs of this kind do."""
 TRAINER = Path(__file__).with_name("trainer.py")
-SIZE = (f"--nodes={NODES}", f"--ntasks-per-node={RANKS_A_NODE}", f"--time={MINUTES}")
 SCRIPT = """#!/bin/bash
 set -o pipefail
-srun --kill-on-bad-exit=1 {python} {trainer} --place {place} --checkpoints {checkpoints} --exit-after {exit_after} 2>&1
+{launch} 2>&1
 """
+STEP = "srun --kill-on-bad-exit=1 {python} {trainer}"
+LOOP = f"""until srun --nodes={NODES} --ntasks={NODES * RANKS_A_NODE} --kill-on-bad-exit=1 {{python}} {{trainer}}; do
+    sleep 1
+done"""
+AGENT = (
+    "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill bash -c {agent}"
+)
+TORCHRUN = (
+    f"exec {{python}} -m torch.distributed.run --nnodes={NODES}:{{nodes}} --nproc-per-node={RANKS_A_NODE}"
+    " --max-restarts=20"
+    " --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=127.0.0.1:$((30000 + SLURM_JOB_ID % 2000))"
+    " --rdzv-conf=is_host=$((SLURM_PROCID == 0)) {trainer}"
+)
 
 
 @dataclass(kw_only=True)
@@ -28,6 +39,11 @@ class Contender:
     """One that was given `place` for its files, with a subdirectory for checkpoints."""
 
     place: Path
+    course: Course = FREE
+    spares: int = 0
+    """Nodes that it holds beyond those that the training needs."""
+    launch: str = STEP
+    """How its job starts the trainer."""
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -42,14 +58,12 @@ class Contender:
     def prepare(self) -> None:
         """What takes time and is not part of the race."""
         self.checkpoints.mkdir()
-        script = SCRIPT.format(
-            python=sys.executable,
-            trainer=TRAINER,
-            place=self.place,
-            checkpoints=self.checkpoints,
-            exit_after=EXIT_AFTER_S,
-        )
-        (self.place / "job.sh").write_text(script)
+        words = ("--place", self.place, "--checkpoints", self.checkpoints, "--exit-after", self.course.exit_after_s)
+        trainer = " ".join(map(str, (TRAINER, *words)))
+        nodes = NODES + self.spares
+        agent = shlex.quote(TORCHRUN.format(python=sys.executable, trainer=trainer, nodes=nodes))
+        launch = self.launch.format(python=sys.executable, trainer=trainer, nodes=nodes, agent=agent)
+        (self.place / "job.sh").write_text(SCRIPT.format(launch=launch))
 
     def start(self) -> None:
         raise NotImplementedError
@@ -64,15 +78,17 @@ class Contender:
         return self.children[-1]
 
     def submit(self, *options: str) -> None:
+        size = (f"--nodes={NODES + self.spares}", f"--ntasks-per-node={RANKS_A_NODE}", f"--time={self.course.minutes}")
+        keep = ("--no-kill",) if self.spares else ()
         job = ("--job-name=race", f"--output={self.log}", "--open-mode=append", str(self.place / "job.sh"))
-        slurm("sbatch", *SIZE, *options, *job)
+        slurm("sbatch", *size, *keep, *options, *job)
 
 
 class Plain(Contender):
-    """An array of which one task runs at a time, and nobody awake."""
+    """An array of which one task runs at a time, and nobody awake; `launch` may start the ranks again in the task."""
 
     def start(self) -> None:
-        self.submit(f"--array=1-{TASKS}%1", "--no-requeue")
+        self.submit(f"--array=1-{self.course.tasks}%1", "--no-requeue")
 
 
 class Retry(Contender):
@@ -107,7 +123,7 @@ class Person(Plain):
         self.steps = steps
         exclude = (f"--exclude={','.join(sorted(self.bad))}",) if self.bad else ()
         if not alive:
-            self.submit(f"--array=1-{TASKS}%1", "--no-requeue", *exclude)
+            self.submit(f"--array=1-{self.course.tasks}%1", "--no-requeue", *exclude)
             return
         for array in {row.job.partition("_")[0] for row in alive} if self.bad else ():
             with contextlib.suppress(subprocess.CalledProcessError):  # it says so for the task that runs
@@ -136,7 +152,7 @@ class Submitit(Contender):
             name="race",
             nodes=NODES,
             tasks_per_node=RANKS_A_NODE,
-            timeout_min=MINUTES,
+            timeout_min=self.course.minutes,
             slurm_signal_delay_s=20,
             slurm_additional_parameters={"requeue": True},
         )

@@ -26,6 +26,13 @@ rank: one rank is killed. disk: the checkpoints' file system is full for 20 s. h
 node: the node of the last rank loses power, its slurmd and all that runs there.
 bug: the code fails at each step from now on, so that the rest is lost for everybody, and what counts is how many tasks
 are burnt on it."""
+BUSY_SCHEDULES = (
+    {"hang": 0.2, "node": 0.37, "rank": 0.5, "disk": 0.57},
+    {"rank": 0.15, "disk": 0.3, "stuck": 0.42, "node": 0.65},
+    {"node": 0.12, "stuck": 0.3, "disk": 0.55, "rank": 0.7},
+)
+"""On the busy cluster, the order depends on the seed. stuck: one rank waits for ever in its code, as one whose data
+does not come, and all others wait for it."""
 SPREAD = 0.01
 """The seed moves each by up to so much."""
 DISK_S = 20.0
@@ -39,10 +46,12 @@ class Fault:
     """Seconds after the start."""
 
 
-def schedule(names: tuple[str, ...], *, seconds: float, seed: int) -> list[Fault]:
+def schedule(names: tuple[str, ...], *, seconds: float, seed: int, is_busy: bool = False) -> list[Fault]:
     dice = random.Random(seed)
-    moved = {name: (share + dice.uniform(-SPREAD, SPREAD)) * seconds for name, share in SCHEDULE.items()}
-    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in names), key=lambda fault: fault.at)
+    shares = BUSY_SCHEDULES[(seed - 1) % len(BUSY_SCHEDULES)] if is_busy else SCHEDULE
+    moved = {name: (share + dice.uniform(-SPREAD, SPREAD)) * seconds for name, share in shares.items()}
+    known = moved if is_busy and names else names
+    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in known), key=lambda fault: fault.at)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,20 +77,29 @@ class Night:
             self._clears = float("inf")
 
     def _break(self, name: str, now: float) -> None:
+        broken = self.place / "faults"
         if name == "gpu":
-            (self.place / "faults" / f"gpu-{GPU_NODE}").touch()
+            (broken / f"gpu-{GPU_NODE}").touch()
         elif name == "bug":
-            (self.place / "faults" / "bug").touch()
+            (broken / "bug").touch()
         elif name == "disk":
             fill(self.checkpoints / "filler")
             self._clears = now + DISK_S
         elif name == "node":
-            for rank in ranks()[-1:]:
-                lose_power(rank.environ()["SLURMD_NODENAME"])
+            lose_last_node()
         else:
-            number = signal.SIGKILL if name == "rank" else signal.SIGSTOP
             for rank in ranks()[-1:]:
-                rank.send_signal(number)
+                if name == "stuck":
+                    (broken / f"stuck-{rank.pid}").touch()
+                else:
+                    rank.send_signal(signal.SIGKILL if name == "rank" else signal.SIGSTOP)
+
+
+def lose_last_node() -> None:
+    """Let the node of the last rank lose power; not the first node, whose death ends the job for everybody."""
+    nodes = [environ for environ in (rank.environ() for rank in ranks()) if environ["SLURM_NODEID"] != "0"]
+    for environ in nodes[-1:]:
+        lose_power(environ["SLURMD_NODENAME"])
 
 
 def fill(path: Path) -> None:
@@ -98,9 +116,10 @@ def ranks() -> list[psutil.Process]:
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            words = process.cmdline()[1:4]
-            if words[:1] and (words[0].endswith("race/trainer.py") or "submitit.core._submit" in words):
-                found[process] = int(process.environ()["SLURM_PROCID"])
+            words, environ = process.cmdline()[1:4], process.environ()
+            is_trainer = any(word.endswith("race/trainer.py") for word in words[:2])  # torchrun adds -u
+            if is_trainer or "submitit.core._submit" in words:
+                found[process] = int(environ.get("RANK", environ["SLURM_PROCID"]))
     return sorted(found, key=lambda process: found[process])
 
 

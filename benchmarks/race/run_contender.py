@@ -1,6 +1,8 @@
 """One contender's race, inside the private Slurm that `opsctl sandbox run` made for it.
 
-python -P one.py NAME PLACE SECONDS SEED FAULTS    where FAULTS is a list with commas, or none
+python -P run_contender.py NAME PLACE SECONDS SEED FAULTS COURSE
+
+FAULTS is a list with commas, or none; COURSE is free or busy. `NAME+2` holds two spare nodes.
 """
 
 from __future__ import annotations
@@ -10,39 +12,48 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # last: beside it lies another trainer.py
 
 from race import contenders
 from race.cluster import queue
+from race.course import BUSY, FREE, Course, Others
 from race.faults import Night, schedule
-from race.time_account import Account, Event, Sample, account
+from race.time_account import Account, Event, Sample, account, recoveries
 from race.with_opsctl import Opsctl, OpsctlDefault
 
 HELD = {"JobHeldUser", "JobHeldAdmin"}
 LOOK_S = 0.5
 CONTENDERS = {
-    "plain": lambda place: contenders.Plain(place=place),
-    "retry": lambda place: contenders.Retry(place=place),
-    "submitit": lambda place: contenders.Submitit(place=place),
-    "person-5": lambda place: contenders.Person(place=place, every=300),
-    "person-1": lambda place: contenders.Person(place=place, every=60),
-    "opsctl": lambda place: Opsctl(place=place),
-    "opsctl-default": lambda place: OpsctlDefault(place=place),
-    "no-faults": lambda place: contenders.Plain(place=place),
+    "plain": contenders.Plain,
+    "loop": partial(contenders.Plain, launch=contenders.LOOP),
+    "torchrun": partial(contenders.Plain, launch=contenders.AGENT),
+    "retry": contenders.Retry,
+    "submitit": contenders.Submitit,
+    "person-5": partial(contenders.Person, every=300),
+    "person-1": partial(contenders.Person, every=60),
+    "opsctl": Opsctl,
+    "opsctl-default": OpsctlDefault,
+    "no-faults": contenders.Plain,
 }
 
 
-def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, ...]) -> None:
-    contender = CONTENDERS[name](place)
+def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, ...], *, course: Course) -> None:
+    kind, _, spares = name.partition("+")
+    contender = CONTENDERS[kind](place=place, course=course, spares=int(spares or 0))
     (place / "faults").mkdir()
     contender.prepare()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "race", str(contender.checkpoints)]
     subprocess.run(mount, check=True, timeout=10)
     night = Night(
-        faults=schedule(faults, seconds=seconds, seed=seed), place=place, checkpoints=contender.checkpoints, done=[]
+        faults=schedule(faults, seconds=seconds, seed=seed, is_busy=course.others > 0),
+        place=place,
+        checkpoints=contender.checkpoints,
+        done=[],
     )
+    others = Others(course=course)
     begin = await_start(place)
     contender.start()
     samples = []
@@ -50,6 +61,7 @@ def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, .
         night.pass_to(now - begin)
         contender.pass_to(now - begin)
         samples.append(look())
+        others.pass_to(trains="RUNNING" in samples[-1].states.values())
         time.sleep(max(0.0, LOOK_S - (time.time() - now)))
     result = account(
         heard(place),
@@ -60,7 +72,7 @@ def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, .
         noticed=cancelled(place),
     )
     (place / "samples.json").write_text(json.dumps([asdict(sample) for sample in samples]))
-    write(place, name, result, night)
+    write(place, name, result, night, begin)
 
 
 def await_start(place: Path) -> float:
@@ -94,7 +106,7 @@ def cancelled(place: Path) -> list[float]:
     return sorted(datetime.fromisoformat(row["at"]).timestamp() for row in rows if row["kind"] == "cancelled")
 
 
-def write(place: Path, name: str, result: Account, night: Night) -> None:
+def write(place: Path, name: str, result: Account, night: Night, begin: float) -> None:
     left = [row for row in queue() if row.state == "PENDING"]
     fields = {
         "contender": name,
@@ -104,10 +116,14 @@ def write(place: Path, name: str, result: Account, night: Night) -> None:
         "queued": len(left),
         "lost": result.lost,
         "faults": night.done,
+        "seconds to the next start and to its first step": recoveries(
+            heard(place), [(begin + at, name) for at, name in night.done]
+        ),
     }
     (place / "result.json").write_text(json.dumps(fields, indent=1))
 
 
 if __name__ == "__main__":
-    who, where, how_long, dice, broken = sys.argv[1:]
-    main(who, Path(where), float(how_long), int(dice), tuple(filter(None, broken.split(","))))
+    who, where, how_long, dice, broken, way = sys.argv[1:]
+    on = BUSY if way == "busy" else FREE
+    main(who, Path(where), float(how_long), int(dice), tuple(filter(None, broken.split(","))), course=on)

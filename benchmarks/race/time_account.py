@@ -95,6 +95,18 @@ def account(
     return found
 
 
+def recoveries(events: Sequence[Event], faults: Sequence[tuple[float, str]]) -> list[tuple[str, float, float]]:
+    """Return each fault after which the trainer started again: seconds to that start, and to its first step."""
+    found = []
+    for at, name in faults:
+        later = [event for event in events if event.at > at]
+        start = next((event for event in later if event.what == "start"), None)
+        step = next((event for event in later if event.what == "step" and start and event.at > start.at), None)
+        if start and step:
+            found.append((name, round(start.at - at, 1), round(step.at - at, 1)))
+    return found
+
+
 def attempts(events: Sequence[Event]) -> Iterator[list[Event]]:
     """A requeued job has more than one."""
     attempt: list[Event] = []
@@ -157,4 +169,4 @@ def after_end(account: Account, samples: Sequence[Sample], attempt: Sequence[Eve
         account.lose("hang until noticed", next((at for at in account.noticed if at >= last.at), over))
     elif "node" in met:
         account.lose("dead node until noticed", over)
-    account.lose("ending", over)
+    account.lose("restarting in the job" if over == following < account.end else "ending", over)

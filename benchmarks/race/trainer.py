@@ -31,7 +31,9 @@ class Trainer:
     def __init__(self, place: Path, checkpoints: Path, exit_after: float = float("inf")) -> None:
         self.place, self.checkpoints, self.exit_after = place, checkpoints, exit_after
         self.began = time.monotonic()
-        self.rank, self.world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+        # A launcher between Slurm and the ranks counts them itself.
+        self.rank = int(os.environ.get("RANK", os.environ["SLURM_PROCID"]))
+        self.world = int(os.environ.get("WORLD_SIZE", os.environ["SLURM_NTASKS"]))
         self.node = os.environ["SLURMD_NODENAME"]
         self.step = 0
         self.peers: list[socket.socket] = []
@@ -120,6 +122,8 @@ class Trainer:
             raise SystemExit(self.traceback("loss.backward()", ECC.format(node=self.node)))
         if (self.place / "faults" / "bug").exists():
             {}["position_ids"]
+        while (self.place / "faults" / f"stuck-{os.getpid()}").exists():
+            time.sleep(3600)
 
     def traceback(self, line: str, error: str) -> str:
         return f'Traceback (most recent call last):\n  File "train.py", line 88, in step\n    {line}\n{error}'

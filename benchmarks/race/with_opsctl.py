@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from race.contenders import EXIT_AFTER_S, MINUTES, NODES, RANKS_A_NODE, TASKS, TRAINER, Contender
+from race.contenders import TRAINER, Contender
+from race.course import NODES, RANKS_A_NODE
 
 DEFAULT_SITE = """root = "{root}"
 trust_parents = true
@@ -16,6 +17,7 @@ DEFAULT_TRAIN = """name = "race"
 command = {command}
 [slurm]
 nodes = {nodes}
+spare_nodes = {spares}
 processes_per_node = {ranks}
 time_limit = "{minutes}"
 tasks = {tasks}
@@ -76,12 +78,18 @@ class Opsctl(Contender):
             str(self.place),
             *self.checkpoint_words,
             "--exit-after",
-            str(EXIT_AFTER_S),
+            str(self.course.exit_after_s),
         ]
         (self.place / "site.toml").write_text(self.site.format(root=self.root))
-        (self.place / "race.toml").write_text(
-            self.train.format(command=json.dumps(words), nodes=NODES, ranks=RANKS_A_NODE, minutes=MINUTES, tasks=TASKS)
+        train = self.train.format(
+            command=json.dumps(words),
+            nodes=NODES,
+            spares=self.spares,
+            ranks=RANKS_A_NODE,
+            minutes=self.course.minutes,
+            tasks=self.course.tasks,
         )
+        (self.place / "race.toml").write_text(train)
         os.environ["OPSCTL_SITE"] = str(self.place / "site.toml")
         self.checkpoints.mkdir(parents=True)
 
@@ -96,19 +104,6 @@ class Opsctl(Contender):
 
     def opsctl(self, *words: str):  # noqa: ANN201
         return self.spawn(sys.executable, "-P", "-m", "opsctl", *words)
-
-
-DEFAULT_SITE = """root = "{root}"
-trust_parents = true
-"""
-DEFAULT_TRAIN = """name = "race"
-command = {command}
-[slurm]
-nodes = {nodes}
-processes_per_node = {ranks}
-time_limit = "{minutes}"
-tasks = {tasks}
-"""
 
 
 class OpsctlDefault(Opsctl):

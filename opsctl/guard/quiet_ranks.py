@@ -3,18 +3,20 @@
 The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or a
 disk, and has no such marks on all ranks. One that waits for a service prints lines, which count beside idle ranks.
 Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the watchdog `hang`, which alerts,
-and cancels if `[watch] hang_cancels` is set.
+and has the attempt ended if `[watch] hang_cancels` is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from opsctl.base.ports import Clock
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
+from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
@@ -24,8 +26,12 @@ from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 STOPPED_FLOOR_S = 20.0
 """Minimum of a learnt limit for a stopped rank: time for a person or a program that stops a process for a moment."""
-IDLE_FLOOR_S = 300.0
-"""Minimum of a learnt limit for idle ranks: they may wait for a service or a retry that ends by itself."""
+IDLE_FLOOR_S = 60.0
+"""Minimum of a learnt limit for idle ranks if a restart keeps the nodes: a mistake costs the steps since the last
+checkpoint, and is not made twice in a row."""
+PATIENT_FLOOR_S = 300.0
+"""The same if a restart costs the nodes, or right after an attempt that hung: the ranks may wait for a service or a
+retry that ends by itself. Also the limit for a stopped rank of an attempt whose rhythm is unknown."""
 LIMIT_LINES, LIMIT_PAUSES = 20, 3
 """As for the watchdog `hang`: the time of so many lines, and so many times the longest pause that ended by itself."""
 MAX_LOOK_GAP_S = 120.0
@@ -52,6 +58,8 @@ class QuietRanks:
     clock: Clock
     limit_s: float | None = None
     """The setting `quiet_seconds`; None: learnt, 0: never."""
+    is_restart_cheap: Callable[[], bool] = lambda: False
+    """Whether a mistake costs no more than a restart in the same allocation. Called while all ranks are idle."""
     _started_s: float = field(init=False)
     _looked_s: float = field(init=False)
     _size_bytes: int = -1
@@ -163,9 +171,12 @@ class QuietRanks:
         if self.limit_s is not None:
             return self.limit_s
         if self._line_s is None:
-            return IDLE_FLOOR_S if is_stopped else None
-        floor_s = STOPPED_FLOOR_S if is_stopped else IDLE_FLOOR_S
+            return PATIENT_FLOOR_S if is_stopped else None
+        floor_s = STOPPED_FLOOR_S if is_stopped else self._find_idle_floor()
         return max(floor_s, LIMIT_LINES * self._line_s, LIMIT_PAUSES * self._longest_s)
+
+    def _find_idle_floor(self) -> float:
+        return IDLE_FLOOR_S if self.is_restart_cheap() else PATIENT_FLOOR_S
 
     def _is_other_phase(self) -> bool:
         """Whether the trainer says that it starts, evaluates, saves or exits: nothing is known about such pauses."""
@@ -173,7 +184,7 @@ class QuietRanks:
         return heartbeat is not None and heartbeat.phase is not Phase.TRAIN
 
 
-def make_quiet_ranks(run: RunDir, attempt: Attempt, limit_s: float | None, clock: Clock) -> QuietRanks:
+def make_quiet_ranks(run: RunDir, attempt: Attempt, rules: GuardSettings, clock: Clock) -> QuietRanks:
     """Return the judge of an attempt whose body has not started."""
 
     def read_log() -> LogSigns:
@@ -190,8 +201,18 @@ def make_quiet_ranks(run: RunDir, attempt: Attempt, limit_s: float | None, clock
         read_log=read_log,
         read_heartbeat=read_own_heartbeat,
         clock=clock,
-        limit_s=limit_s,
+        limit_s=rules.quiet_seconds,
+        is_restart_cheap=cache(lambda: rules.restart_in_place and not _has_hung_before(run)),
     )
+
+
+def _has_hung_before(run: RunDir) -> bool:
+    """Return whether the newest finalized attempt hung: the same pause may come again."""
+    from opsctl.guard.end_record import Outcome, read_end  # noqa: PLC0415 (while ranks are idle only)
+
+    ends = [end for attempt in run.attempts() if (end := read_end(attempt))]
+    last = max(ends, key=lambda end: end.started, default=None)
+    return last is not None and last.outcome is Outcome.HUNG
 
 
 def read_marks(directory: Path) -> tuple[list[int], bool]:

@@ -25,8 +25,9 @@ class Signals:
             signal.signal(number, handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # blocked while one guard replaced another
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until a signal arrives or a child ends, for at most `timeout_s`."""
-        select.select([self._read], [], [], timeout_s)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until a signal arrives or a child ends, for at most `timeout_s`. Return whether one has."""
+        ready, _, _ = select.select([self._read], [], [], timeout_s)
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 65536)
+        return bool(ready)

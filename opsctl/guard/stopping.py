@@ -10,7 +10,7 @@ from opsctl.guard.apply_switches import describe
 from opsctl.guard.body import Body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, plan_stop, reads_stop_request
-from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import signal_below
 from opsctl.launch.train_arrays import TrainArrays
@@ -104,6 +104,18 @@ class Stopping:
     def end_hung(self, why: str) -> None:
         """End the ranks of an attempt that certainly hangs."""
         self.request(StopKind.HUNG, why)
+        self._end_ranks()
+
+    def end_if_asked(self) -> bool:
+        """End the ranks if a watchdog has found that the attempt hangs; return whether one has."""
+        request = read_stop_request(self.attempt)
+        if request is None or request.reason is not StopKind.HUNG:
+            return False
+        log.warning("ending the ranks: %s", request.why)
+        self._end_ranks()
+        return True
+
+    def _end_ranks(self) -> None:
         with self.tolerated("ending the ranks"):
             self.arrays.slurm.signal(self.job, "KILL")
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 
-PROBE_AFTER_S = 2.0
+PROBE_AFTER_S = 0.5
 """Before that, Slurm is about to end the other ranks."""
+PROBE_LIMIT_S = 8.0
+"""Also after a shorter grace, ranks get time until the probe has ended: a restart must know lost nodes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class Stragglers:
         if past_s > PROBE_AFTER_S and self._thread is None:
             self._thread = threading.Thread(target=self._probe, daemon=True)
             self._thread.start()
-        return bool(self.lost_nodes) or past_s > self.grace_s
+        is_probing = self._thread is not None and self._thread.is_alive() and past_s < PROBE_LIMIT_S
+        return bool(self.lost_nodes) or (past_s > self.grace_s and not is_probing)
 
     def _probe(self) -> None:
         lost_nodes = self.find_missing_nodes()

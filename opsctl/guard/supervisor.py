@@ -52,6 +52,7 @@ GUARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RANKS_GRACE_S = 3.0
 """Time between TERM and KILL for processes that the body left behind."""
 SRUN_GRACE_S = 0.5  # the same for processes that outlive a failed rank: they have had their grace
+LOOK_FOR_FAILURE_S = 0.5
 START_LIMIT_S = 300.0
 """A body loads its modules and starts its ranks sooner."""
 REFUSAL_CODES = {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}
@@ -100,7 +101,7 @@ class Supervisor:
         self.stopping = Stopping(
             arrays=arrays, rules=rules, attempt=attempt, job=job, deadline=self.deadline, tolerated=tolerated
         )
-        self.quiet = make_quiet_ranks(self.run, attempt, rules.quiet_seconds, self.clock)
+        self.quiet = make_quiet_ranks(self.run, attempt, rules, self.clock)
         self.during = DuringBody(run=self.run, attempt=attempt, runner=self.runner, env=env, clock=self.clock)
         self.during.send_alerts = self._send_alerts
         self.stragglers = Stragglers(
@@ -228,12 +229,14 @@ class Supervisor:
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         """Look after the body until `runs` is false, or until there is a reason to end what remains."""
         while runs():
-            if self.stopping.kill_if_due() or self._end_if_hung() or self._is_stuck_at_start():
+            if self.stopping.kill_if_due() or self.stopping.end_if_asked():
+                return
+            if self._end_if_hung() or self._is_stuck_at_start():
                 return
             if self.stragglers.are_late():
                 log.warning("ending the body, which outlives a failed rank: %s", self.stragglers.why)
                 return
-            signals.wait(self.rules.poll_seconds)
+            self._wait(signals)
             with self.tolerated("reading the switches"):
                 self.stopping.check_switches()
             with self.tolerated("sending the stop signal"):
@@ -242,6 +245,12 @@ class Supervisor:
                 self.checkpoint_hook.look()
             with self.tolerated("asking for the job's end"):
                 self._work_once_a_minute()
+
+    def _wait(self, signals: Signals) -> None:
+        """Wait for `poll_seconds`, for a signal, or until a rank fails: its peers may wait for a lost node."""
+        for _ in range(max(1, round(self.rules.poll_seconds / LOOK_FOR_FAILURE_S))):
+            if signals.wait(min(LOOK_FOR_FAILURE_S, self.rules.poll_seconds)) or self.stragglers.code is not None:
+                return
 
     def _work_once_a_minute(self) -> None:
         if not self.deadline.refresh():
@@ -294,7 +303,7 @@ class Supervisor:
         with self.tolerated("recording lost nodes"):
             if lost_nodes := self._find_lost_nodes(code):
                 self.arrays.note(NodesLost(attempt=self.attempt.name, nodes=",".join(lost_nodes)))
-        if code == 128 + signal.SIGTERM:
+        if self.body and self.body.poll() == 128 + signal.SIGTERM:
             self._await_own_term(signals)
         if self.stopping.kill_at_s is not None:
             # The shell ends before the ranks, which may still be saving.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.model import Job
 from opsctl.base.statements import state, type_now
-from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.monitor import reconcile as reconciling
 from opsctl.monitor.alert_people import AlertPeople
@@ -28,6 +29,9 @@ from opsctl.state.run_dir import RunDir, may_act
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext
 
+GUARD_REACTS = timedelta(seconds=60)
+"""A guard reads the stop request sooner, as `poll_seconds` says."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
@@ -39,7 +43,7 @@ class Watch:
     trains: Sequence[str] = ()
     """Names of trains; empty for all trains and for the watchdogs of the site and its file systems."""
     acts: bool = True
-    """Whether to reconcile, cancel hung tasks, record, alert and ping. False: only run the watchdogs."""
+    """Whether to reconcile, end hung attempts, record, alert and ping. False: only run the watchdogs."""
     _isolation: Isolation[Unit, Any] = field(init=False)
     _people: AlertPeople = field(init=False)
 
@@ -78,7 +82,7 @@ class Watch:
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
         if self.acts:
-            findings = [self._cancel_hung(context, finding) for finding in findings]
+            findings = [self._end_hung(context, finding) for finding in findings]
         if self.acts and people.is_owner:
             findings += judge_vanished(checked, results, read_levels(services.alerting), findings)
             people.apply_answers(runs, problems)
@@ -113,17 +117,26 @@ class Watch:
             return []
         return list(result)
 
-    def _cancel_hung(self, context: WatchContext, finding: Finding) -> Finding:
-        """Cancel a hung task if its train.toml says so; return the finding with the action."""
+    def _end_hung(self, context: WatchContext, finding: Finding) -> Finding:
+        """Have a hung attempt ended if its train.toml says so; return the finding with the action.
+
+        The guard ends the ranks and keeps the nodes. A task whose guard has not done so by a later cycle is cancelled.
+        """
         train = next((train for train in context.trains if finding.key == f"hang/{train.name}"), None)
         if train is None or finding.level is not Level.CRITICAL:
             return finding
         job, attempt = train.running, train.attempt
         if not train.config.watch.hang_cancels or not may_act(train.run) or not attempt or not job or not job.tasks:
             return finding
-        # Written before the task ends: without the reason, finalizing would blame the cancellation on a person.
+        now = self.services.clock.now()
+        # Written before the ranks end: without the reason, finalizing would blame a person for the end.
         with contextlib.suppress(OpsctlError):
-            request_stop(train.run, attempt, StopKind.HUNG, finding.summary)
+            if request_stop(train.run, attempt, StopKind.HUNG, finding.summary, at=now):
+                action = state("site.ends_hung", attempt=attempt.name)
+                return replace(finding, actions=(action,), fix=type_now(("opsctl", "status", train.name)))
+        request = read_stop_request(attempt)
+        if request and request.at and abs(now - request.at) < GUARD_REACTS:
+            return finding
         reason = Reason(kind=ReasonKind.HUNG, attempt=attempt.name, text=finding.summary)
         try:
             name = self.services.arrays(train.run).cancel_task(job.tasks[0], reason)

@@ -170,7 +170,9 @@ class TrainWatchSettings(SettingsTable):
         60, gt=0, description="time from the start of the job to the first step, before the train counts as hung"
     )
     hang_cancels: bool = Field(
-        default=False, description="cancel a hung task after its stacks are saved, so that the next task starts"
+        default=False,
+        description="end a hung attempt after its stacks are saved: the guard starts again in the same allocation, or"
+        " the next task starts",
     )
     stacks_seconds: float = Field(10, ge=0, le=50, description="time to wait for the stacks of the ranks")
     py_spy: str = Field(

@@ -24,6 +24,8 @@ NOT_STARTED = re.compile(
 NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (Communication connection|Socket|Zero)")
 """Messages of an srun that started the command on other nodes."""
 STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
+# These may name a part of the job (allocation.py), and srun refuses a step on more nodes.
+STEP_SETTINGS += ("JOB_NODELIST", "JOB_NUM_NODES", "NNODES", "NTASKS", "NPROCS", "TASKS_PER_NODE", "JOB_CPUS_PER_NODE")
 REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS)}
 """Variables that this process may have from its own job, and that would change the step."""
 TIMED_OUT = frozenset({124, 137, -9})
@@ -128,7 +130,7 @@ def run_on_all(runner: Runner, job: str, nodes: Sequence[str], argv: Sequence[st
     size = (f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}")
     step = ("srun", "--overlap", "--mem=0", f"--jobid={job}", "--time=1", *size, "--chdir=/", *argv)
     # srun waits for a dead node even after TERM.
-    ended = ("timeout", "--kill-after=1", f"{timeout:g}", *step)
+    ended = ("timeout", "--kill-after=0.3", f"{timeout:g}", *step)
     return runner.run(ended, timeout=timeout + ANSWER_S, env=REMOVED_ENV)
 
 

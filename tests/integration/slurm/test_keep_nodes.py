@@ -22,7 +22,7 @@ step=$(cat {place}/step 2>/dev/null || echo 0)
 while [ "$step" -lt {last} ]; do
     step=$((step + 1))
     [ "$SLURM_PROCID" = 0 ] && echo " iteration $step/ {last} | lm loss: 2.5 |" && echo "$step" >{place}/step
-    [ "$step" = 5 ] && mkdir {place}/failed-$SLURM_PROCID 2>/dev/null && {{ {at_step_5}; }}
+    [ "$step" -ge 5 ] && mkdir {place}/failed-$SLURM_PROCID 2>/dev/null && {{ {at_step_5}; }}
     sleep 0.1
 done
 """
@@ -31,7 +31,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "keep-your-nodes.md"
 WILDCARDS = {"12_3": r"\d+_\d+", "tr11": "t", "node001,node002": r"\S+", "node[001-002]": r"\S+", "…": ".*"}
 """What differs between the output that the page shows and that of this train."""
 KILLED_RANK = '[ "$SLURM_PROCID" = 1 ] && kill -9 $$'
-DEAD_NODE = "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
+DEAD_NODE = "case $TRAIN_ATTEMPT in *.0) rmdir {place}/failed-$SLURM_PROCID; exit 1 ;; esac; "
+DEAD_NODE += "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
+"""A rank fails, and then its node."""
 
 
 @pytest.fixture
@@ -89,27 +91,22 @@ def test_without_restart_in_place_the_next_task_goes_on(trains: Trains) -> None:
     assert [trains.run().attempt(end["attempt"]).number for end in ends] == [0, 0]
 
 
-def test_spare_takes_the_place_of_a_dead_node(fresh_slurm: Callable[..., Sandbox]) -> None:
+def test_spare_takes_the_place_of_a_node_that_dies_after_a_restart(fresh_slurm: Callable[..., Sandbox]) -> None:
     sandbox = fresh_slurm(nodes=4)
     with trains_on(sandbox) as trains:
-        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), spare_nodes=1)
-        until((trains.place / "failed-1").exists)
+        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), spare_nodes=2)
+        until(lambda: len(list_ends(trains)) == 1 and (trains.place / "failed-1").exists())
         nodes = expand(next(row.nodes for row in trains.rows() if row.nodes))
-        assert len(nodes) == 3
-        first = until(lambda: [read_start(attempt) for attempt in trains.run().attempts()])[0]
-        assert first is not None
-        assert expand(first.nodes) == nodes[:2]
-        assert f"spare: {nodes[2]}" in trains.opsctl("status", "t")
+        assert f"spare: {nodes[2]}, {nodes[3]}" in trains.opsctl("status", "t")
         sandbox.fault(nodes[1], FaultKind.CRASH)
         (trains.place / "lost").touch()
         ends = await_finish(trains)
-        assert [end["outcome"] for end in ends] == ["node-failed", "finished"]
-        assert ends[0]["suspects"] == [nodes[1]]
-        second = read_start(trains.run().attempt(ends[1]["attempt"]))
-        assert second is not None
-        assert expand(second.nodes) == [nodes[0], nodes[2]]
-        [kept] = [e for e in Journal(trains.run(), trains.app.clock).events() if isinstance(e, RestartDecided)]
-        assert kept.nodes == f"{nodes[0]},{nodes[2]}"
+        assert [end["outcome"] for end in ends] == ["crashed", "node-failed", "finished"]
+        assert [list(end.get("suspects", ())) for end in ends] == [[], [nodes[1]], []]
+        starts = [read_start(trains.run().attempt(end["attempt"])) for end in ends]
+        assert [expand(start.nodes) for start in starts if start] == [nodes[:2], nodes[:2], [nodes[0], nodes[2]]]
+        kept = [e.nodes for e in Journal(trains.run(), trains.app.clock).events() if isinstance(e, RestartDecided)]
+        assert kept == [f"{nodes[0]},{nodes[1]}", f"{nodes[0]},{nodes[2]}"]
 
 
 def test_restart_runs_the_edited_files_in_the_same_job(trains: Trains) -> None:

@@ -117,10 +117,10 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     node = train.task(1).nodes
     assert re.match(rf"1 rank \(node {node}: 1\) in read_batch at", finding.evidence[0])
     assert re.match(rf"2 ranks \(node {node}: 0,2\) in all_reduce at", finding.evidence[1])
-    assert finding.done == (f"opsctl cancelled {array}_1, so that the next task starts",)
+    assert finding.done == (f"opsctl asked the guard of {array}_1.0 to end the ranks",)
     [directory] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
     assert len(list(directory.glob("node*.txt"))) == 3
-    until(lambda: train.task(2).state.is_active)
+    until(train.run.attempt(f"{array}_1.1").start.exists)  # on the same nodes
     end = train.end(1)
     assert (end["outcome"], end["action"], end["cause"]) == ("hung", "continue", "hang")
     summary, _, cause = end["why"].partition("; hang: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_ranks_on_a_node_that_does_not_answer_get_no_grace(
     train.clock.sleep(6)
     end_probe(stragglers)
     assert stragglers.are_late() is misses_a_node
+
+
+def test_short_grace_waits_for_the_probe(train: QueuedTrain, tmp_path: Path) -> None:
+    answer = threading.Event()
+    stragglers = make_stragglers(train, tmp_path, misses_a_node=False)
+    stragglers.grace_s, stragglers.find_missing_nodes = 1, lambda: ("node002",) * answer.wait(250)
+    stragglers.first_exit.write_text("1\n")
+    stragglers.are_late()
+    for seconds, is_late in ((2, False), (5, False), (2, True)):
+        train.clock.sleep(seconds)
+        assert stragglers.are_late() is is_late
+    answer.set()
+    end_probe(stragglers)
+    assert stragglers.lost_nodes == ("node002",)
 
 
 def test_later_failure_is_probed_anew(train: QueuedTrain, tmp_path: Path) -> None:

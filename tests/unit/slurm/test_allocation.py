@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.slurm.allocation import list_allocated, use_nodes
+from opsctl.slurm.allocation import ALLOCATED, CHOSEN, list_allocated, use_nodes
+from opsctl.slurm.steps import REMOVED_ENV
 
 JOB = {
     "SLURM_JOB_NODELIST": "n[1-3]",
@@ -21,6 +22,12 @@ def test_variables_of_slurm_tell_of_the_chosen_nodes_alone() -> None:
     expected = {"SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_NPROCS": "8"}
     assert {key: env[key] for key in expected} == expected
     assert (env["SLURM_TASKS_PER_NODE"], env["SLURM_JOB_CPUS_PER_NODE"], env["HOME"]) == ("4(x2)", "8,16", "/root")
+
+
+def test_steps_of_the_guard_are_not_limited_to_the_chosen_nodes() -> None:
+    env = use_nodes(JOB, ["n1", "n3"], allocated=["n1", "n3"])
+    changed = {name for name in env if env[name] != JOB.get(name)} - {ALLOCATED, CHOSEN}
+    assert changed <= REMOVED_ENV.keys()
 
 
 def test_left_out_node_stays_out() -> None:
