@@ -24,9 +24,9 @@ NOT_STARTED = re.compile(
 NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (Communication connection|Socket|Zero)")
 """Messages of an srun that started the command on other nodes."""
 STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
-# These may name a part of the job (allocation.py), and srun refuses a step on more nodes.
-STEP_SETTINGS += ("JOB_NODELIST", "JOB_NUM_NODES", "NNODES", "NTASKS", "NPROCS", "TASKS_PER_NODE", "JOB_CPUS_PER_NODE")
-REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS)}
+JOB_SIZE = ("JOB_NODELIST", "JOB_NUM_NODES", "NNODES", "NTASKS", "NPROCS", "TASKS_PER_NODE", "JOB_CPUS_PER_NODE")
+"""Variables that may name a part of the job (allocation.py): srun then refuses a step on more nodes."""
+REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS + JOB_SIZE)}
 """Variables that this process may have from its own job, and that would change the step."""
 TIMED_OUT = frozenset({124, 137, -9})
 """Exit codes of timeout(1) for a command that it has ended: by KILL it ends itself as well."""
