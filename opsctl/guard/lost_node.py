@@ -29,18 +29,18 @@ def find_missing_nodes(runner: Runner, env: Mapping[str, str]) -> tuple[str, ...
     """
     from opsctl.slurm.steps import find_silent_nodes  # noqa: PLC0415 (after a failure only)
 
-    nodes = asked = expand_nodes(env)
+    nodes = probed = expand_nodes(env)
     suspects: tuple[str, ...] = ()
     try:
         for timeout_s in PROBE_TIMEOUTS_S:
-            silent = find_silent_nodes(runner, own_job(env), asked, timeout=timeout_s)
+            silent = find_silent_nodes(runner, own_job(env), probed, timeout=timeout_s)
             if silent is None:
                 continue
             if suspects or not silent:
                 return silent
             suspects = silent
             # A node that has answered shows whether Slurm starts the next step.
-            asked = [*suspects, next(node for node in nodes if node not in suspects)]
+            probed = [*suspects, next(node for node in nodes if node not in suspects)]
         return ()
     except (OpsctlError, OSError, TimedOut):
         return ()

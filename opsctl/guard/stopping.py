@@ -106,7 +106,7 @@ class Stopping:
         self.request(StopKind.HUNG, why)
         self._end_ranks()
 
-    def end_if_asked(self) -> bool:
+    def end_if_requested(self) -> bool:
         """End the ranks if a watchdog has found that the attempt hangs; return whether one has."""
         request = read_stop_request(self.attempt)
         if request is None or request.reason is not StopKind.HUNG:

@@ -229,7 +229,7 @@ class Supervisor:
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         """Look after the body until `runs` is false, or until there is a reason to end what remains."""
         while runs():
-            if self.stopping.kill_if_due() or self.stopping.end_if_asked():
+            if self.stopping.kill_if_due() or self.stopping.end_if_requested():
                 return
             if self._end_if_hung() or self._is_stuck_at_start():
                 return
