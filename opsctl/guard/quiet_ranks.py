@@ -172,11 +172,9 @@ class QuietRanks:
             return self.limit_s
         if self._line_s is None:
             return PATIENT_FLOOR_S if is_stopped else None
-        floor_s = STOPPED_FLOOR_S if is_stopped else self._find_idle_floor()
+        idle_floor_s = IDLE_FLOOR_S if self.is_restart_cheap() else PATIENT_FLOOR_S
+        floor_s = STOPPED_FLOOR_S if is_stopped else idle_floor_s
         return max(floor_s, LIMIT_LINES * self._line_s, LIMIT_PAUSES * self._longest_s)
-
-    def _find_idle_floor(self) -> float:
-        return IDLE_FLOOR_S if self.is_restart_cheap() else PATIENT_FLOOR_S
 
     def _is_other_phase(self) -> bool:
         """Whether the trainer says that it starts, evaluates, saves or exits: nothing is known about such pauses."""

@@ -96,9 +96,8 @@ class Stopping:
         if not self.escalation.is_kill_due(self.arrays.run, self.attempt):
             return False
         log.warning("no reaction to the stop request: ending the ranks")
-        with self.tolerated("ending the ranks"):
-            self._note("killed", "no reaction to the stop request and the signal")
-            self.arrays.slurm.signal(self.job, "KILL")
+        self._note("killed", "no reaction to the stop request and the signal")
+        self._end_ranks()
         return True
 
     def end_hung(self, why: str) -> None:
