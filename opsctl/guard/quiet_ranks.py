@@ -16,9 +16,11 @@ from pathlib import Path
 from opsctl.base.ports import Clock
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
+from opsctl.guard.stop_request import StopKind
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import is_directory, list_entries
-from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.state.journal import Journal, replay
+from opsctl.state.run_dir import Attempt
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
 from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -27,8 +29,7 @@ from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 STOPPED_FLOOR_S = 20.0
 """Minimum of a learnt limit for a stopped rank: time for a person or a program that stops a process for a moment."""
 IDLE_FLOOR_S = 60.0
-"""Minimum of a learnt limit for idle ranks if a restart keeps the nodes: a mistake costs the steps since the last
-checkpoint, and is not made twice in a row."""
+"""Minimum of a learnt limit for idle ranks if a restart keeps the nodes: a mistake costs some steps, but once only."""
 PATIENT_FLOOR_S = 300.0
 """The same if a restart costs the nodes, or right after an attempt that hung: the ranks may wait for a service or a
 retry that ends by itself. Also the limit for a stopped rank of an attempt whose rhythm is unknown."""
@@ -182,8 +183,9 @@ class QuietRanks:
         return heartbeat is not None and heartbeat.phase is not Phase.TRAIN
 
 
-def make_quiet_ranks(run: RunDir, attempt: Attempt, rules: GuardSettings, clock: Clock) -> QuietRanks:
+def make_quiet_ranks(journal: Journal, attempt: Attempt, rules: GuardSettings) -> QuietRanks:
     """Return the judge of an attempt whose body has not started."""
+    run = journal.run
 
     def read_log() -> LogSigns:
         start = read_start(attempt)
@@ -193,24 +195,19 @@ def make_quiet_ranks(run: RunDir, attempt: Attempt, rules: GuardSettings, clock:
         heartbeat = read_heartbeat(run.heartbeat / "train.json")
         return heartbeat if heartbeat and heartbeat.attempt == attempt.name else None
 
+    def has_hung_last() -> bool:
+        ends = list(replay(journal.events()).finalized.values())
+        return bool(ends) and ends[-1].outcome == StopKind.HUNG
+
     return QuietRanks(
         marks=run.attempt_logs(attempt.name) / "quiet",
         log=run.main_log,
         read_log=read_log,
         read_heartbeat=read_own_heartbeat,
-        clock=clock,
+        clock=journal.clock,
         limit_s=rules.quiet_seconds,
-        is_restart_cheap=cache(lambda: rules.restart_in_place and not _has_hung_before(run)),
+        is_restart_cheap=cache(lambda: rules.restart_in_place and not has_hung_last()),
     )
-
-
-def _has_hung_before(run: RunDir) -> bool:
-    """Return whether the newest finalized attempt hung: the same pause may come again."""
-    from opsctl.guard.end_record import Outcome, read_end  # noqa: PLC0415 (while ranks are idle only)
-
-    ends = [end for attempt in run.attempts() if (end := read_end(attempt))]
-    last = max(ends, key=lambda end: end.started, default=None)
-    return last is not None and last.outcome is Outcome.HUNG
 
 
 def read_marks(directory: Path) -> tuple[list[int], bool]:

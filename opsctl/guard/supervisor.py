@@ -101,7 +101,7 @@ class Supervisor:
         self.stopping = Stopping(
             arrays=arrays, rules=rules, attempt=attempt, job=job, deadline=self.deadline, tolerated=tolerated
         )
-        self.quiet = make_quiet_ranks(self.run, attempt, rules, self.clock)
+        self.quiet = make_quiet_ranks(arrays.journal, attempt, rules)
         self.during = DuringBody(run=self.run, attempt=attempt, runner=self.runner, env=env, clock=self.clock)
         self.during.send_alerts = self._send_alerts
         self.stragglers = Stragglers(
