@@ -24,25 +24,12 @@ from opsctl.state.journal import replay
 from opsctl.state.reasons import NeededChange, Reason, ReasonKind
 from opsctl.state.run_dir import RunDir
 
-ACTIONS: dict[Outcome, Action] = {
+ACTIONS: dict[Outcome, Action] = dict.fromkeys(Outcome, Action.CONTINUE) | {
     Outcome.FINISHED: Action.CANCEL_QUEUED,
     Outcome.KILLED: Action.CANCEL_QUEUED,
     Outcome.PAUSED: Action.HOLD_QUEUED,
-    Outcome.DEADLINE: Action.CONTINUE,
-    Outcome.STOPPED: Action.CONTINUE,
-    Outcome.EXITED: Action.CONTINUE,
     Outcome.IDLE: Action.HOLD_QUEUED,
-    Outcome.RESTARTED: Action.CONTINUE,
-    Outcome.CRASHED: Action.CONTINUE,
-    Outcome.TIMED_OUT: Action.CONTINUE,
-    Outcome.NODE_FAILED: Action.CONTINUE,
-    Outcome.HUNG: Action.CONTINUE,
-    Outcome.CANCELLED: Action.CONTINUE,
-    Outcome.PREEMPTED: Action.CONTINUE,
-    Outcome.LOST: Action.CONTINUE,
     Outcome.REFUSED: Action.HOLD_QUEUED,
-    Outcome.NODE_REFUSED: Action.CONTINUE,
-    Outcome.SKIPPED: Action.CONTINUE,
 }
 """The action that follows from the outcome alone."""
 
@@ -79,14 +66,7 @@ class Advance(StrEnum):
 
 
 EXCUSED = frozenset(
-    {
-        Outcome.TIMED_OUT,
-        Outcome.DEADLINE,
-        Outcome.STOPPED,
-        Outcome.RESTARTED,
-        Outcome.CANCELLED,
-        Outcome.PREEMPTED,
-    }
+    {Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.RESTARTED, Outcome.CANCELLED, Outcome.PREEMPTED}
 )
 """Outcomes that are not the fault of the train. The time limit still counts if the train stands still."""
 LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opsctl.base.model import JobState
-from opsctl.guard.attempt_record import expand_nodes
-from opsctl.guard.stop_request import StopKind, read_refusal
+from opsctl.guard.stop_request import read_refusal
 from opsctl.guard.tolerated import Tolerated
 from opsctl.guard.unfinalized import is_row_of, list_unfinalized
 from opsctl.launch.train_arrays import TrainArrays
@@ -33,8 +32,6 @@ class EarlierAttempts:
     arrays: TrainArrays
     rules: GuardSettings
     own: Attempt
-    env: Mapping[str, str]
-    """The environment of the batch job."""
     make_care: Callable[[], NodeCare]
     tolerated: Tolerated
     is_open: bool = True
@@ -73,14 +70,6 @@ class EarlierAttempts:
             check_switches()
             finalized += self.finalize()
         return finalized
-
-    def find_reason_to_leave(self, finalized: list[FinishedAttempt]) -> tuple[StopKind, str] | None:
-        """Return why the own body must not run: the end of one is final, or excludes one of our nodes."""
-        if not finalized:
-            return None
-        from opsctl.guard.action import find_reason_to_leave  # noqa: PLC0415 (after a failure only)
-
-        return find_reason_to_leave(finalized, expand_nodes(self.env))
 
     def _is_all_finalized(self) -> bool:
         """Whether every earlier attempt is finalized, and no submission is of unknown success."""

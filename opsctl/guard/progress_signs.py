@@ -25,8 +25,6 @@ from opsctl.trainer.contract import read_heartbeat
 
 ONE_SAVE_NS = 60 * 10**9
 """Files that are written within this time belong to one save."""
-
-
 OF_TRAINING = (ProgressEventKind.SAVING, ProgressEventKind.SAVED, ProgressEventKind.FINISHED)
 """Statements that only a training makes: others load a model as well, or announce steps that they never make."""
 

@@ -95,7 +95,7 @@ class Supervisor:
         self.attempt = attempt = attempt_record.claim_attempt(self.run, env)
         job = own_job(env)
         self.earlier = EarlierAttempts(
-            arrays=arrays, rules=rules, own=attempt, env=env, make_care=self.make_care, tolerated=tolerated
+            arrays=arrays, rules=rules, own=attempt, make_care=self.make_care, tolerated=tolerated
         )
         self.deadline = DeadlineFile(run=self.run, attempt=attempt, job=job, slurm=arrays.slurm, clock=self.clock)
         self.stopping = Stopping(
@@ -162,8 +162,11 @@ class Supervisor:
         with self.tolerated("waiting for another task"):
             finalized += self.earlier.await_end(self.stopping.check_switches)
         self.during.has_news |= bool(finalized)
-        if reason := self.earlier.find_reason_to_leave(finalized):
-            self.stopping.request(*reason)
+        if finalized:
+            from opsctl.guard.action import find_reason_to_leave  # noqa: PLC0415 (after a failure only)
+
+            if reason := find_reason_to_leave(finalized, attempt_record.expand_nodes(self.env)):
+                self.stopping.request(*reason)
         with self.tolerated("disarming the restart switch"):
             disarm(self.run, Switch.RESTART)  # this start is the restart
         with self.tolerated("reading the switches"):
