@@ -49,7 +49,6 @@ def test_guard_waits_for_another_task_until_that_has_given_way(train: QueuedTrai
         arrays=train.arrays,
         rules=train.rules,
         own=own,
-        env=ENV,
         make_care=lambda: make_node_care(train),
         tolerated=Tolerated(),
     )
