@@ -16,26 +16,8 @@ from tests.support.dash_site import DashSite, make_site, serving
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
-FAIL_TWICE = """(() => {
-  const send = window.fetch;
-  window.failures = 0;
-  window.fetch = (...words) => {
-    const fails = String(words[0]).includes('part=1') && window.failures++ < 2;
-    return fails ? Promise.reject() : send(...words);
-  };
-})()"""
-COUNT_AT_ONCE = """(() => {
-  const send = window.fetch;
-  window.atOnce = window.most = window.ended = 0;
-  window.fetch = async (...words) => {
-    if (!String(words[0]).includes('part=1')) return send(...words);
-    window.most = Math.max(window.most, ++window.atOnce);
-    await new Promise((resolve) => setTimeout(resolve, 3000));
-    window.atOnce -= 1;
-    window.ended += 1;
-    return send(...words);
-  };
-})()"""
+FAIL_TWICE = (Path(__file__).parent / "fail_twice.js").read_text()
+COUNT_AT_ONCE = (Path(__file__).parent / "count_at_once.js").read_text()
 
 
 @pytest.fixture(scope="module")

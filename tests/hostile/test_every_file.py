@@ -9,24 +9,9 @@ import pytest
 from opsctl.state.run_dir import RunDir
 from tests.hostile.conftest import needs_squeue
 from tests.hostile.test_files import DEEP, WRONG
+from tests.support.cases import read_table
 
-FILES = {
-    "log": "logs/main_log.txt",
-    "pulse": "logs/pulse.log",
-    "heartbeat": "heartbeat/train.json",
-    "journal": "journal/other-1.jsonl",
-    "settings": "train.toml",
-    "trainer": "trainer.json",
-    "start": "attempts/12_1.0/start.json",
-    "end": "attempts/12_1.0/end.json",
-    "stop request": "attempts/12_1.0/stop-request",
-    "stop reason": "attempts/12_1.0/stop-reason.json",
-    "exit code": "attempts/12_1.0/body-exit",
-    "deadline": "attempts/12_1.0/deadline",
-    "checkpoint": "checkpoints/step-0000007/COMPLETE",
-    "manifest": "checkpoints/step-0000007/manifest.json",
-    "kill switch": "switches/kill",
-}
+FILES = read_table(__file__, "files")
 KINDS = ("pipe", "link to a device", "deep JSON", "wrong types", "a sparse file of 1 GB", "a loop of links")
 
 

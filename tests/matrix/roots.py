@@ -21,28 +21,10 @@ from pathlib import Path
 
 from opsctl.host.processes import die_with_parent
 from tests.matrix import mirror
+from tests.support.cases import read_table
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = (
-    "adduser",
-    "ca-certificates",
-    "git",
-    "iproute2",
-    "mariadb-server",
-    "munge",
-    "openssh-client",
-    "openssh-server",
-    "procps",
-    "python3",
-    "python3-venv",
-    "slurm-client",
-    "slurm-wlm-basic-plugins",
-    "slurm-wlm-mysql-plugin",
-    "slurmctld",
-    "slurmd",
-    "slurmdbd",
-    "util-linux",
-)
+PACKAGES = read_table(__file__, "packages")
 CHECKERS = ("import-linter", "mypy", "ruff", "types-")
 """Development packages that no test in a root needs."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

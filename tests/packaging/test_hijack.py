@@ -12,21 +12,9 @@ import pytest
 
 from opsctl.guard.reproduction import FREEZE, LIST
 from tests.packaging.conftest import ROOT, Installed
+from tests.support.cases import read_table
 
-MODULES = (
-    "csv",
-    "ctypes",
-    "json",
-    "logging",
-    "dataclasses",
-    "click",
-    "rich",
-    "jinja2",
-    "pydantic",
-    "psutil",
-    "utils",
-    "errors",
-)
+MODULES = read_table(__file__, "modules")
 PACKAGES = ("trainer", "watchdogs", "templates", "cron", "launch")
 COMMANDS = (["--help"], ["status"], ["watch", "--once"], ["doctor"])
 UNPROTECTED = re.compile(r"""(?<!"-P", )"-m", "(?:opsctl|deepspeed|pip)\b""")

@@ -13,22 +13,11 @@ from packaging.requirements import Requirement
 from opsctl import __version__
 from opsctl.base.extras import DISTRIBUTION, EXTRAS
 from tests.packaging.conftest import ROOT, Installed
+from tests.support.cases import read_table
 
 MAX_DISTRIBUTIONS = 20
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CORE = (
-    "opsctl.app",
-    "opsctl.cli.launch",
-    "opsctl.monitor.watch_cycle",
-    "opsctl.cli.guard",
-    "opsctl.cli.cron",
-    "opsctl.cli.metrics",
-    "opsctl.cli.health",
-    "opsctl.telemetry.logs.remote_log",
-    "opsctl.alerts.dispatch",
-    "opsctl.report",
-    "opsctl.publish",
-)
+CORE = read_table(__file__, "core")
 
 
 def list_core_distributions() -> set[str]:

@@ -10,55 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    "alerts",
-    "checkpoints",
-    "cli",
-    "cron",
-    "dash",
-    "diagnosis",
-    "guard",
-    "launch",
-    "metrics",
-    "monitor",
-    "nodes",
-    "preflight",
-    "publish",
-    "report",
-    "settings",
-    "state",
-    "telemetry",
-)
+PACKAGES = read_table(__file__, "packages")
 METHODS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "chmod", "lchmod", "touch"}
 """Methods of Path; `os.open`, `os.chmod` and `gzip.open` have the same names."""
 NO_FILES = {"ledger", "spare", "stage", "self", "Sandbox", "place"}
 """Objects of opsctl with an `open` or a `touch` of their own, which opens no file."""
-ALLOWED = {
-    "opsctl/state/files.py": "is the module",
-    "opsctl/state/lease.py": "overwrites its own, linked file in place",
-    "opsctl/guard/rank.py": "runs alone on a compute node, with nothing but the standard library",
-    "opsctl/guard/rank_output.py": "as rank.py",
-    "opsctl/guard/rank_activity.py": "as rank.py",
-    "opsctl/guard/rank_signals.py": "as rank.py",
-    "opsctl/guard/leftovers.py": "as rank.py; reads /proc",
-    "opsctl/telemetry/progress/read_log.py": "unpacks a file that open_regular has opened",
-    "opsctl/alerts/channel_secrets.py": "reads a file that site.toml names, outside of the root",
-    "opsctl/publish/redaction.py": "as channel_secrets.py",
-    "opsctl/nodes/remote/known_hosts.py": "reads and writes ~/.ssh/known_hosts",
-    "opsctl/nodes/collective_test/all_reduce.py": "reads a template of the package",
-    "opsctl/nodes/connection_test.py": "reads a template of the package",
-    "opsctl/nodes/health/snapshot.py": "reads a script of the package",
-    "opsctl/diagnosis/py_spy.py": "reads a script of the package",
-    "opsctl/cron/crontab.py": "reads the entries of cron, whose directory is checked by check_trusted",
-    "opsctl/cli/config.py": "reads a template of the package",
-    "opsctl/preflight/prepare_launch.py": "reads the TRAIN.toml that the user names",
-    "opsctl/cli/edit.py": "as prepare_launch.py",
-    "opsctl/launch/code_freeze.py": "reads the code that TRAIN.toml names, and writes into a new directory of its own",
-    "opsctl/report/html_page.py": "reads a script of the package",
-}
+ALLOWED = read_table(__file__, "allowed")
 
 
 def accesses(tree: ast.Module) -> Iterator[tuple[int, str]]:

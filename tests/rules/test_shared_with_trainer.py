@@ -4,18 +4,10 @@ import ast
 import sys
 from pathlib import Path
 
+from tests.support.cases import read_table
+
 TRAINER = Path(__file__).parents[2] / "trainer"
-SHARED = (
-    "contract",
-    "atomic_files",
-    "bounded_files",
-    "rank_layout",
-    "sample_order",
-    "schedule",
-    "footprint",
-    "manifest",
-    "model_size",
-)
+SHARED = read_table(__file__, "shared")
 FOR_TYPES = {f"opsctl.trainer.{name}" for name in ("config", "model_config", "rank_layout")}
 
 

@@ -27,6 +27,7 @@ from opsctl.state.journal import Journal
 from opsctl.state.reasons import as_written
 from opsctl.state.switches import Switch, arm, path_of
 from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS
+from tests.support.cases import read_table
 from tests.support.chromium import Browser, browser
 from tests.support.dash_site import DashSite, Visitor, make_alerted_site, make_site, serving
 from tests.support.findings import make_finding
@@ -36,58 +37,16 @@ PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
 SIZES = {"phone": (390, 844), "desk": (1440, 900), "wall": (1920, 1080)}
-XSS = (
-    "<script>document.title='owned'</script>",
-    '"><img src=x onerror="document.title=\'owned\'">',
-    "'><svg onload=document.title='owned'>",
-    "</script><script>document.title='owned'</script>",
-    "</title></style></textarea><script>document.title='owned'</script>",
-    "javascript:document.title='owned'",
-    "{{ 7 * 7 }}${7*7}<%= 7*7 %>",
-    "<iframe srcdoc=\"<script>top.document.title='owned'</script>\">",
-    "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
-    "<a href=javascript:alert(1) autofocus onfocus=alert(1)>x</a>",
-    "<style>*{display:none}</style>",
-    "<!--",
-    "]]>",
-    "\\u003cscript\\u003e",
-)
+XSS = read_table(__file__, "xss")
 HOSTILE = " ".join((*XSS, *(text for name, text in PAYLOADS.items() if name not in {"long line", "lone surrogate"})))
 CUT_OFF = """[...document.querySelectorAll(
   'h1, h2, .text, .word, .badge, .figure b, .figure small, button')].filter(e => {
   const b = e.getBoundingClientRect();
   return b.width && (b.left < 0 || b.right > innerWidth + 0.5);
 }).map(e => e.textContent)"""
-LOW_CONTRAST = """(() => {
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const bend = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
-  const light = ([r, g, b]) => .2126 * bend(r / 255) + .7152 * bend(g / 255) + .0722 * bend(b / 255);
-  const behind = (e) => {
-    for (; e; e = e.parentElement) {
-      const c = parse(getComputedStyle(e).backgroundColor);
-      if (c.length < 4 || c[3] === 1) return c;
-    }
-    return [255, 255, 255];
-  };
-  const texts = [...document.querySelectorAll('body *')].filter(e => e.children.length === 0 && e.textContent.trim()
-    && e.offsetParent && !e.closest('svg, script, style, .uplot'));
-  return texts.map(e => {
-    const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
-    return [e.textContent.trim().slice(0, 40), (a + .05) / (b + .05)];
-  }).filter(([, ratio]) => ratio < 4.5);
-})()"""
+LOW_CONTRAST = (Path(__file__).parent / "low_contrast.js").read_text()
 """Texts whose contrast is below the 4.5 of WCAG AA."""
-DELAY_THE_END_OF_THE_LOG = """(() => {
-  const send = window.fetch;
-  window.lateAnswers = 0;
-  window.fetch = async (address) => {
-    const answer = await send(address);
-    if (!String(address).endsWith('/log?')) return answer;
-    await new Promise((resolve) => setTimeout(resolve, 2000));
-    setTimeout(() => { window.lateAnswers += 1; }, 500);
-    return answer;
-  };
-})()"""
+DELAY_THE_END_OF_THE_LOG = (Path(__file__).parent / "delay_the_end_of_the_log.js").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -110,15 +110,7 @@ def test_every_bar_colour_is_unique_and_in_the_legend(chromium: Browser, page: P
     assert "rgb(0, 0, 0)" not in fills.values()
 
 
-POINTER = """(() => {
-  const plot = document.querySelector('[data-curve]'), box = plot.getBoundingClientRect();
-  const at = (kind, share) => plot.dispatchEvent(new PointerEvent(kind, {
-    clientX: box.left + share * box.width, clientY: box.top + 9, pointerId: 1, bubbles: true }));
-  plot.setPointerCapture = () => {};
-  STEPS
-  const axis = [...document.querySelectorAll('.x.zoomed span')].slice(0, 2).map(e => e.textContent);
-  return [document.querySelector('.readout').textContent, axis, document.querySelector('.loss').getAttribute('points')];
-})()"""
+POINTER = (Path(__file__).parent / "pointer.js").read_text()
 
 
 def test_curve_is_read_under_the_pointer(chromium: Browser, page: Path) -> None:

@@ -10,20 +10,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.settings.loader import load_train, read_toml
+from tests.support.cases import read_table
 from tests.support.trains import Trains
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-RECIPES = (
-    "hf-trainer",
-    "lightning",
-    "accelerate",
-    "torchtitan",
-    "megatron-lm",
-    "nemo",
-    "nanotron",
-    "olmo-core",
-    "gpt-neox",
-)
+RECIPES = read_table(__file__, "recipes")
 
 
 def make_recipe(trains: Trains, name: str) -> Path:

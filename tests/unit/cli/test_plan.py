@@ -87,22 +87,8 @@ def test_prequel_has_206b_parameters() -> None:
 
 
 def test_rows_have_the_usual_units() -> None:
-    words = (
-        "throughput",
-        "--model",
-        "bloom",
-        "--gpus",
-        "512",
-        "--gpu",
-        "A100",
-        "--batch",
-        "3584",
-        "--seconds",
-        "300",
-        "--tokens",
-        "300",
-    )
-    names = [line.split("  ")[0] for line in plan(*words).stdout.splitlines()]
+    words = "throughput --model bloom --gpus 512 --gpu A100 --batch 3584 --seconds 300 --tokens 300"
+    names = [line.split("  ")[0] for line in plan(*words.split()).stdout.splitlines()]
     assert names == ["time of a step", "TFLOP/s", "estimated TFLOP/s", "MFU", "HFU", "tokens/s", "days", "GPU-hours"]
 
 

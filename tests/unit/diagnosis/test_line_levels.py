@@ -5,29 +5,10 @@ from __future__ import annotations
 import pytest
 
 from opsctl.diagnosis.causes import CauseKind, LineLevel, Weight, classify, find_level, is_exception
+from tests.support.cases import read_table
 
-FATAL = [
-    "RuntimeError: The server socket has failed to listen on any local network address.",
-    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
-    "  what():  NCCL error: unhandled system error",
-    "UserWarningError: a warning, falling back",
-    "/bin/bash: line 1: python3: command not found",
-    "[2024-03-01 10:10:01,000] [ERROR] [launch.py:325:sigkill_handler] exits with return code = 1",
-    "E0301 10:10:01.000000 1 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 1)",
-    "node1:1:1 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to node2 failed",
-    "srun: error: Unable to create step for job 1: More processors requested than permitted",
-    "train.py: error: unrecognized arguments: --local-rank=0",
-]
-NOTICE = [
-    "[W socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97)",
-    "/opt/image.py:13: UserWarning: Failed to load image Python extension: 'image.so: undefined symbol: _ZN3c10'",
-    "slurmstepd: error: couldn't chdir to `/data/run': No such file or directory: going to /tmp instead",
-    "sbatch: error: spank: x11.so: Plugin file not found",
-    "df: /data/.triton/autotune: No such file or directory",
-    "wandb: Network error (ConnectionError), entering retry loop.",
-    "    will not load any checkpoints and will start from random",
-    "[NeMo W 2024-03-01 10:00:00 nemo_logging:349] Apex was not found.",
-]
+FATAL = read_table(__file__, "fatal")
+NOTICE = read_table(__file__, "notice")
 PLAIN = [
     "'NoneType' object has no attribute 'cadam32bit_grad_fp32'",
     "Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000",

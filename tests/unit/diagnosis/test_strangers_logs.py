@@ -11,7 +11,7 @@ from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.excerpt import collect_excerpt, find_time
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.scan_logs import scan, select_lines
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 
 ECHO = "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited"
 
@@ -52,14 +52,7 @@ def test_long_progress_bar_hides_no_error(tmp_path: Path) -> None:
     assert diagnose(tmp_path, bar + "CUDA error: uncorrectable ECC error encountered").cause == "gpu-ecc"
 
 
-SUMMARY = (
-    "Root Cause (first observed failure):",
-    "[0]:",
-    "  time      : 2024-05-01_10:00:00",
-    "  host      : node7",
-    "  rank      : 3 (local_rank: 3)",
-    "  exitcode  : 1 (pid: 4711)",
-)
+SUMMARY = read_table(__file__, "summary")
 
 
 def test_rank_that_torchrun_names_is_the_first(tmp_path: Path) -> None:

@@ -9,21 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 
-NEEDED_LATER = (
-    "click",
-    "jinja2",
-    "psutil",
-    "opsctl.alerts",
-    "opsctl.cli",
-    "opsctl.diagnosis",
-    "opsctl.guard.finalize",
-    "opsctl.guard.hooks",
-    "opsctl.guard.node_",
-    "opsctl.nodes.",
-    "opsctl.watchdogs",
-)
+NEEDED_LATER = tuple(read_table(__file__, "needed_later"))
 """Modules that are not imported before the body."""
 START = "import sys; from opsctl import start_guard\n"
 

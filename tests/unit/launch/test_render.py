@@ -8,6 +8,7 @@ from jinja2 import UndefinedError
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import JobSpec
 from opsctl.launch.render import command_line, directives, read_job_variables, render, templates_dir
+from tests.support.cases import read_table
 from tests.support.hostile_words import HOSTILE_WORDS
 
 SMALL = {"name": "gpt", "nodes": 2, "processes_per_node": 4, "cpus_per_process": 3, "time_limit": "2:00:00", "tasks": 5}
@@ -26,39 +27,9 @@ def test_job_is_a_serial_array_without_requeue() -> None:
 
 
 def test_every_setting_has_its_directive() -> None:
-    spec = JobSpec(
-        **SMALL,
-        gpus_per_node=8,
-        partition="gpu,big",
-        account="llm",
-        qos="long",
-        reservation="march",
-        nice=-5,
-        constraint="a100&ib",
-        memory_per_node="0",
-        exclusive=True,
-        exclude="node[003-005]",
-        after="1234",
-        signal_seconds=60,
-        extra=("--switches=1", "--comment-is-not-this"),
-    )
-    assert directives(spec)[6:] == [
-        "--gres=gpu:8",
-        "--mem=0",
-        "--partition=gpu,big",
-        "--account=llm",
-        "--qos=long",
-        "--reservation=march",
-        "--constraint=a100&ib",
-        "--exclude=node[003-005]",
-        "--nice=-5",
-        "--dependency=afterany:1234",
-        "--signal=B:USR1@60",
-        "--no-requeue",
-        "--exclusive",
-        "--switches=1",
-        "--comment-is-not-this",
-    ]
+    settings = read_table(__file__, "every_setting")
+    spec = JobSpec(**SMALL, **settings["spec"], extra=("--switches=1", "--comment-is-not-this"))
+    assert directives(spec)[6:] == settings["directives"]
 
 
 def test_niceness_zero_is_written() -> None:

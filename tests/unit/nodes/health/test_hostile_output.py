@@ -17,60 +17,14 @@ from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
 from opsctl.nodes.history import NodeRecord, update_record
 from opsctl.settings.health import HealthSettings
+from tests.support.cases import read_table
 from tests.support.made_nodes import MARK, NOW, gpu_uuid, render_answer, render_smi
 
-WORDS = st.sampled_from(
-    [
-        "<",
-        ">",
-        "&",
-        "N/A",
-        "[N/A]",
-        "Yes",
-        "No",
-        "0",
-        "-",
-        "9" * 30,
-        "٣",
-        "\x00",
-        "\n",
-        "Xid",
-        "NVRM: Xid (PCI:",
-        "): ",
-        MARK,
-        f"\n{MARK} begin smi 0\n",
-        f"\n{MARK} err\n",
-        f"\n{MARK} done\n",
-        "<nvidia_smi_log>",
-        "</nvidia_smi_log>",
-        "<gpu>",
-        "</gpu>",
-        "<uuid>",
-        "{",
-        "}",
-        "[",
-        '"name"',
-        ":",
-        "\ud800".encode("utf-8", "replace").decode(),
-    ]
-)
+SECTION_MARKS = [MARK, f"\n{MARK} begin smi 0\n", f"\n{MARK} err\n", f"\n{MARK} done\n"]
+SURROGATE = "\ud800".encode("utf-8", "replace").decode()
+WORDS = st.sampled_from([*read_table(__file__, "words"), *SECTION_MARKS, "9" * 30, SURROGATE])
 ANY = st.one_of(st.text(max_size=60), st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=40).map("".join))
-SECTIONS = (
-    "host",
-    "smi",
-    "amd",
-    "nvlink",
-    "nvlink_errors",
-    "pci",
-    "kernel",
-    "libraries",
-    "shm",
-    "processes",
-    "infiniband",
-    "clock",
-    "dcgm",
-    "fio",
-)
+SECTIONS = read_table(__file__, "sections")
 PRIOR = NodeBaseline(cards=tuple(Card(uuid=gpu_uuid(number)) for number in range(8)), memory_kb=10**9)
 EXPECTS = HealthSettings(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
 NODES = [Node(name="node001", state="IDLE", address="")]
@@ -137,38 +91,8 @@ def test_noise_in_one_section_is_no_evidence_on_gpus(name, text, code):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    name=st.sampled_from(
-        [
-            "recovery",
-            "sram",
-            "dram",
-            "pending",
-            "failure",
-            "temperature",
-            "margin",
-            "use",
-            "width",
-            "dram_fixed",
-            "sram_ever",
-            "persistence",
-        ]
-    ),
-    value=st.sampled_from(
-        [
-            "",
-            "N/A",
-            "[N/A]",
-            "Unknown Error",
-            "[Unknown Error]",
-            "[Not Supported]",
-            "Not Supported",
-            "Requested functionality has been deprecated",
-            "???",
-            "ERR!",
-            "-",
-            "Unknown",
-        ]
-    ),
+    name=st.sampled_from(read_table(__file__, "fields")),
+    value=st.sampled_from(read_table(__file__, "values")),
 )
 def test_missing_value_is_no_evidence(name, value):
     verdict = judge_answer(
