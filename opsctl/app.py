@@ -185,6 +185,7 @@ class App:
         return NodeCare(
             jobs={},
             site=self.site.health,
+            policy=self.site.policy,
             history=self.history,
             exclusions=self.exclusions,
             clock=self.clock,

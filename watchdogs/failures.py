@@ -15,6 +15,7 @@ from opsctl.state.events import (
     Diagnosed,
     Event,
     ExclusionDecided,
+    Held,
     HoldReleased,
     Readmitted,
     Submitted,
@@ -24,6 +25,12 @@ from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 HELD, CONTINUES_WITHOUT = "failures.held", "failures.continues_without"
 """Kinds of findings about a held train, and about a train that lost nodes and goes on without them."""
+SAYS = {
+    "hold-queued": (HELD, "release"),
+    "propose-hold": ("failures.proposes_hold", "hold"),
+    "propose-cancel": ("failures.proposes_cancel", "cancel"),
+}
+"""By the action at the end of an attempt: the kind of finding, and the command with which a person goes on."""
 ROLLBACK_CAUSES = frozenset({"checkpoint-unreadable", "checkpoint-missing"})
 """Causes in the catalogue of a checkpoint that cannot be loaded: an earlier one may be."""
 _FILE_NAME = re.compile(r"[\w.-]*\d[\w.-]*", re.ASCII)
@@ -52,17 +59,14 @@ def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding
 
 
 def _held(events: Sequence[Event]) -> AttemptFinalized | None:
-    """Return the event that holds the queued tasks; None for a pause or after a person's decision."""
+    """Return the event that holds the queued tasks, or proposes to; None for a pause or after a person's decision."""
     finalized = [event for event in events if isinstance(event, AttemptFinalized)]
-    if not finalized or finalized[-1].action != "hold-queued" or finalized[-1].outcome == "paused":
+    if not finalized or finalized[-1].action not in SAYS or finalized[-1].outcome == "paused":
         return None
-    is_over = any(_ends_hold(event) for event in events if event.number > finalized[-1].number)
+    decisions = Submitted | HoldReleased | (Held if finalized[-1].action == "propose-hold" else HoldReleased)
+    later = [event for event in events if event.number > finalized[-1].number]
+    is_over = any(isinstance(event, decisions) or cancels_train(event) for event in later)
     return None if is_over else finalized[-1]
-
-
-def _ends_hold(event: Event) -> bool:
-    """Whether a person decided: launched, released, or cancelled the train."""
-    return isinstance(event, Submitted | HoldReleased) or cancels_train(event)
 
 
 def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided]:
@@ -96,12 +100,13 @@ def _of(
     nodes = taken.nodes if taken else nodes
     is_excluded = taken is not None and taken.excluded
     if held is not None and holds:
-        says = state(HELD, train=train, attempt=attempt, outcome=held.outcome, why=str(held.why))
+        says = state(SAYS[held.action][0], train=train, attempt=attempt, outcome=held.outcome, why=str(held.why))
     else:
-        kind = CONTINUES_WITHOUT if is_excluded else "failures.continues_with"
+        kind = "failures.proposes_exclusion" if taken and taken.proposed else "failures.continues_with"
+        kind = CONTINUES_WITHOUT if is_excluded else kind
         says = state(kind, train=train, nodes=nodes, attempt=last, why=str(taken.reason) if taken else "")
     actions = [quote(text) for text in (taken.done if taken else ())]
-    actions += [state("failures.held_queued", train=train)] if holds else []
+    actions += [state("failures.held_queued", train=train)] if held and holds and held.action != "propose-hold" else []
     quoted = cause.evidence if cause else ()
     evidence = (*quoted, *cause.also) if cause else ()
     name = cause.cause if cause else ""
@@ -118,13 +123,15 @@ def _of(
         names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(quoted)))),
         evidence=evidence,
         actions=tuple(actions),
-        fix=_advise(train, advice, nodes if taken else "", holds=holds),
+        fix=_advise(train, advice, nodes if taken else "", action=held.action if held and holds else ""),
         is_certain=True,
     )
 
 
-def _advise(train: str, advice: str, nodes: str, *, holds: bool) -> Remedy:
+def _advise(train: str, advice: str, nodes: str, *, action: str) -> Remedy:
+    if action.startswith("propose"):
+        return advise("remedy.to_confirm", ("opsctl", "why", train), ("opsctl", SAYS[action][1], train), text=advice)
     health = [("opsctl", "health", nodes)] if nodes else []
-    commands = [("opsctl", "why", train), *health, *([("opsctl", "release", train)] if holds else [])]
-    kind = "remedy.after_repair" if holds else "remedy.after_failure"
+    commands = [("opsctl", "why", train), *health, *([("opsctl", "release", train)] if action else [])]
+    kind = "remedy.after_repair" if action else "remedy.after_failure"
     return advise(f"{kind}_of_nodes" if nodes else kind, *commands, text=advice)

@@ -54,18 +54,6 @@ def read_preceding(event: LogEvent, limit: int) -> list[str]:
     return _select_lines(place, above)[-limit:]
 
 
-def read_last_lines(event: LogEvent, limit: int) -> list[str]:
-    """Return the last lines of all speakers after an event, at most `limit`. Empty lines fill a log of over 128 KiB."""
-    try:
-        end = event.path.stat().st_size if event.end is None else event.end
-    except OSError:
-        return []
-    if end - event.offset > MAX_DISTANCE_BYTES:
-        return [""] * limit
-    lines = [line for line in _read_around(event)[1][1:] if line.strip()]
-    return [split(line)[1].decode(errors="replace") for line in lines[-limit:]]
-
-
 def read_between(event: LogEvent, end: int | None) -> list[str]:
     """Return the lines of all speakers behind an event, without prefixes: up to an offset, and within 128 KiB."""
     lines = _read_around(replace(event, end=end))[1][1:]

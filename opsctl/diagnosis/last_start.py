@@ -12,7 +12,7 @@ HEAD_BYTES = 16 << 10
 MAX_HEAD_LINES = 16
 MIN_SHAPE_CHARS = 12
 MIN_REPEATED_LINES = 3
-"""Lines of the beginning that occur again, in their order, where a run begins."""
+"""Lines of the beginning that occur again where a run begins."""
 MAX_START_LINES = 60
 """Lines among which those of a beginning stand: ranks and programs write between them."""
 _VARYING = re.compile(rb"\d+|0x[0-9a-f]+|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|[A-Z][a-z]{2}(?= +#))\b")
@@ -26,50 +26,30 @@ def find_last_start(head: bytes, data: bytes, at: int) -> int:
     `head` is the beginning of the log.
     """
     shapes = _list_shapes(head)
-    if len(shapes) < MIN_REPEATED_LINES:
-        return 0
-    ranks = {shape: rank for rank, shape in enumerate(shapes)}
     new = set(shapes) if at == 0 else set()
-    found: list[tuple[int, int, int]] = []
-    offset = at
+    last = first = start = 0
+    offset, recent = at, set[bytes]()
     for number, line in enumerate(data.split(b"\n")):
         shape = _find_shape(line)
         if shape in new:
             new.discard(shape)
-        elif shape in ranks:
-            found.append((number, ranks[shape], offset))
+        elif shape in shapes:
+            if shape in recent or (recent and number - first > MAX_START_LINES):
+                recent.clear()
+            first, start = (first, start) if recent else (number, offset)
+            recent.add(shape)
+            last = start if len(recent) >= MIN_REPEATED_LINES else last
         offset += len(line) + 1
-    return max(_list_starts(found), default=0)
-
-
-def _list_starts(found: list[tuple[int, int, int]]) -> list[int]:
-    """Return the offsets behind which enough lines of the beginning follow in their order."""
-    starts = []
-    for index, (number, rank, offset) in enumerate(found):
-        highest, count = rank, 1
-        for later_number, later_rank, _ in islice(found, index + 1, index + 1 + MAX_START_LINES):
-            if later_number - number > MAX_START_LINES:
-                break
-            if later_rank > highest:
-                highest, count = later_rank, count + 1
-        if count >= MIN_REPEATED_LINES:
-            starts.append(offset)
-    return starts
+    return last
 
 
 def _list_shapes(head: bytes) -> list[bytes]:
-    lines = (line for line in head[: head.rfind(b"\n") + 1].split(b"\n") if _is_of_start(line))
-    shapes = (_find_shape(line) for line in lines)
-    return list(dict.fromkeys(islice((shape for shape in shapes if shape), MAX_HEAD_LINES)))
-
-
-def _is_of_start(line: bytes) -> bool:
-    """Return whether a line may begin a run. Lines with the number of their rank occur once a rank."""
-    return not _OF_FAILURE.search(line) and not split(line)[0].is_known
+    """Return the shapes of the first lines that may begin a run. What each rank writes occurs once a rank."""
+    lines = head[: head.rfind(b"\n") + 1].split(b"\n")
+    of_start = (line for line in lines if not _OF_FAILURE.search(line) and not split(line)[0].is_known)
+    return list(dict.fromkeys(islice(filter(None, map(_find_shape, of_start)), MAX_HEAD_LINES)))
 
 
 def _find_shape(line: bytes) -> bytes:
     """Return a line without the parts that differ between runs; empty for a line that says too little."""
-    if len(line) < MIN_SHAPE_CHARS:
-        return b""
-    return _VARYING.sub(b"#", line[:300].strip())
+    return _VARYING.sub(b"#", line[:300].strip()) if len(line) >= MIN_SHAPE_CHARS else b""

@@ -15,7 +15,7 @@ from opsctl.diagnosis.causes import (
     find_level,
     is_exception,
 )
-from opsctl.diagnosis.excerpt import read_between, read_last_lines, read_preceding
+from opsctl.diagnosis.excerpt import read_between, read_preceding
 from opsctl.diagnosis.scan_logs import LogEvent
 
 PRINTED = re.compile(
@@ -85,7 +85,7 @@ def is_survived(event: LogEvent) -> bool:
     """Return whether a program went on for long after a notice, and did not repeat it at the end."""
     if weigh(event) >= (Weight.ECHO, 0):
         return False
-    last = read_last_lines(event, MAX_END_LINES + 1)
+    last = read_between(event, event.end)[-MAX_END_LINES - 1 :]
     return len(last) > MAX_END_LINES and not any(event.cause.pattern.search(line) for line in last)
 
 

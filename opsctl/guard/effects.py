@@ -9,9 +9,10 @@ from dataclasses import replace
 from opsctl.diagnosis import hang_cause
 from opsctl.guard.action import hold_if_stuck, list_recent_ends
 from opsctl.guard.cause import FoundCause, explain_diagnosis
-from opsctl.guard.end_record import Action, FinishedAttempt
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
+from opsctl.settings.health import PolicySettings
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.events import Event, ExclusionDecided
 from opsctl.state.reasons import Reason, ReasonKind
@@ -32,6 +33,7 @@ def carry_out(
                 nodes=removed.nodes,
                 until=removed.until,
                 excluded=removed.is_excluded,
+                proposed=care.policy.exclude == "propose",
                 reason=explain_diagnosis(cause.diagnosis),
                 done=removed.done,
             )
@@ -41,6 +43,7 @@ def carry_out(
             ended = _without_exclusion(arrays, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
         ended = _without_exclusion(arrays, rules, ended)
+    ended = _ask_policy(ended, care.policy if care else PolicySettings())
     reason = Reason(
         kind=ReasonKind.NOT_NEEDED if ended.action is Action.CANCEL_QUEUED else ReasonKind.ENDED,
         attempt=ended.attempt,
@@ -50,9 +53,20 @@ def carry_out(
     if ended.action is Action.CANCEL_QUEUED:
         ids = arrays.cancel(reason, queued_only=True)
         log.info("cancelled the queued tasks of %s: %s", ", ".join(ids) or "no job", reason)
-    elif ended.action is Action.HOLD_QUEUED:
+    elif ended.action in {Action.HOLD_QUEUED, Action.PROPOSE_CANCEL}:
         ids = arrays.hold(ended.reason or reason)
         log.info("held the queued tasks of %s: %s", ", ".join(ids) or "no job", ended.reason or reason)
+    return ended
+
+
+def _ask_policy(ended: FinishedAttempt, policy: PolicySettings) -> FinishedAttempt:
+    """Return `ended` with a proposal, if the policy leaves its hold or cancellation to a person who has not asked."""
+    if ended.outcome in {Outcome.KILLED, Outcome.PAUSED}:
+        return ended
+    if ended.action is Action.HOLD_QUEUED and policy.hold == "propose":
+        return replace(ended, action=Action.PROPOSE_HOLD)
+    if ended.action is Action.CANCEL_QUEUED and policy.cancel == "propose":
+        return replace(ended, action=Action.PROPOSE_CANCEL)
     return ended
 
 

@@ -55,11 +55,14 @@ class Action(StrEnum):
     EXCLUDE_NODES = "exclude-nodes"
     """Exclude the suspect nodes for all queued tasks, and go on."""
     CONTINUE = "continue"
+    PROPOSE_CANCEL = "propose-cancel"
+    """Hold the queued tasks until a person has cancelled them, as the policy of the site says."""
+    PROPOSE_HOLD = "propose-hold"
 
     @property
     def is_final(self) -> bool:
         """Whether no queued task is to start by itself."""
-        return self in {Action.CANCEL_QUEUED, Action.HOLD_QUEUED}
+        return self in {Action.CANCEL_QUEUED, Action.HOLD_QUEUED, Action.PROPOSE_CANCEL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

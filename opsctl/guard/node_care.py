@@ -38,7 +38,7 @@ from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.slow_nodes import compare_nodes, read_times
-from opsctl.settings.health import HealthSettings
+from opsctl.settings.health import HealthSettings, PolicySettings
 from opsctl.slurm.commands import Slurm
 from opsctl.state.run_dir import Attempt
 
@@ -74,6 +74,7 @@ class NodeCare:
     clock: Clock
     jobs: Mapping[str, str] = field(default_factory=dict)
     """Our running job on each node."""
+    policy: PolicySettings = field(default_factory=PolicySettings)
     connect_s: float = CONNECT_S
     """How long a connection test tries to connect."""
 
@@ -145,6 +146,9 @@ class NodeCare:
         nodes = arrays.slurm.nodes()
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         text = fold(suspects)
+        if self.policy.exclude == "propose":
+            done = f"proposed to exclude {text}; to do it: opsctl release {arrays.run.name} --exclude {text}"
+            return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(done,))
         try:
             self.check_daily_limit(suspects)
             out = self.out_of_service(nodes, suspects)
@@ -186,6 +190,9 @@ class NodeCare:
         )
         ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
         plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
+        if self.policy.drain == "propose" and plan.steps:
+            names = fold(step.node for step in plan.steps)
+            return [f"proposed to drain {names}; to do it: opsctl drain-bad-nodes {names}"]
         actions = quarantine.drain(plan)
         drained = [action for action in actions if action.action == "drained"]
         left = [action for action in actions if action.action == "left"]

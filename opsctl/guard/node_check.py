@@ -97,6 +97,8 @@ def _find_need(arrays: TrainArrays, care: NodeCare, names: Sequence[str], *, nee
         return f"{len(names)} faulty nodes at once exceed the limit of {cap}"
     if not arrays.check().waiting:
         return "no queued task could go on without it"
+    if care.policy.exclude == "propose":
+        return "policy.exclude leaves the exclusion to a person"
     try:
         care.check_daily_limit(names)
         arrays.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))

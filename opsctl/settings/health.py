@@ -42,6 +42,15 @@ class RemoteSettings(SettingsTable):
     job_minutes: int = Field(5, ge=1, description="time limit of a short job, in minutes")
 
 
+class PolicySettings(SettingsTable):
+    """`[policy]` of site.toml: what opsctl does by itself, and what it only proposes. All that would act asks here."""
+
+    exclude: Literal["act", "propose"] = Field("act", description="keep a node that a failure is blamed on from trains")
+    drain: Literal["act", "propose"] = Field("act", description="drain such a node if its health check has failed")
+    hold: Literal["act", "propose"] = Field("act", description="hold the queued tasks of a train that does not get on")
+    cancel: Literal["act", "propose"] = Field("act", description="cancel the queued tasks of a training that is over")
+
+
 class HealthSettings(SettingsTable):
     """`[health]` of site.toml: thresholds of health checks.
 

@@ -21,7 +21,7 @@ from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.describe_problems import list_problems
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word, must
-from opsctl.settings.health import HealthSettings, RemoteSettings
+from opsctl.settings.health import HealthSettings, PolicySettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.rollback import RollbackSettings
@@ -71,6 +71,7 @@ class SiteSettings(SettingsTable):
     watch: WatchSettings = WatchSettings()
     remote: RemoteSettings = RemoteSettings()
     health: HealthSettings = HealthSettings()
+    policy: PolicySettings = PolicySettings()
     filesystem: tuple[Filesystem, ...] = ()
     publish: PublishTable = PublishTable()
 

@@ -160,6 +160,7 @@ class ExclusionDecided(AttemptEvent):
     """Whether the nodes are excluded. If not, `done` says why."""
     reason: Reason
     done: tuple[str, ...]
+    proposed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
