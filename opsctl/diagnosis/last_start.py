@@ -21,10 +21,7 @@ _OF_FAILURE = re.compile(rb"^\s|^Traceback|Error|Exception|\*{8}|={8}|-{8}|[Ww]a
 
 
 def find_last_start(head: bytes, data: bytes, at: int) -> int:
-    """Return the offset of the last repeated beginning in a part of a log that begins at `at`; 0 for none.
-
-    `head` is the beginning of the log.
-    """
+    """Return where the beginning `head` of a log last occurs again in its part from offset `at` on; 0 for nowhere."""
     shapes = _list_shapes(head)
     new = set(shapes) if at == 0 else set()
     last = first = start = 0

@@ -139,7 +139,7 @@ def find_root_cause(
     diagnosis = Diagnosis(
         kind=cause.kind,
         cause=cause.name,
-        says=_summarize(cause, chosen.text),
+        says=f"{cause.says}: {chosen.text.strip()[:MAX_QUOTE_CHARS]}" if cause.quotes else cause.says,
         signature=chosen.text.strip()[:MAX_QUOTE_CHARS] if cause.quotes else "",
         scope=cause.scope,
         node=culprit.node,
@@ -227,11 +227,6 @@ def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
     fields = {match["name"]: match["value"] for match in matches}
     rank = fields.get("rank", "")
     return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
-
-
-def _summarize(cause: Cause, text: str) -> str:
-    quoted = text.strip()[:MAX_QUOTE_CHARS]
-    return f"{cause.says}: {quoted}" if cause.quotes else cause.says
 
 
 def _is_echo(event: LogEvent) -> bool:

@@ -191,8 +191,7 @@ class NodeCare:
         ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
         plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
         if self.policy.drain == "propose" and plan.steps:
-            names = fold(step.node for step in plan.steps)
-            return [f"proposed to drain {names}; to do it: opsctl drain-bad-nodes {names}"]
+            return [f"proposed to drain; to do it: opsctl drain-bad-nodes {fold(step.node for step in plan.steps)}"]
         actions = quarantine.drain(plan)
         drained = [action for action in actions if action.action == "drained"]
         left = [action for action in actions if action.action == "left"]
