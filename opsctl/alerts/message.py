@@ -44,9 +44,9 @@ class Message:
     body: str
 
 
-def find_incident(message: str) -> str:
+def find_incident(id: str) -> str:
     """Return the incident of a message's id: what all messages from the first alert to RESOLVED share."""
-    return message.rpartition(".")[0] or message
+    return id.rpartition(".")[0] or id
 
 
 def transition_word(change: AlertTransition) -> str:

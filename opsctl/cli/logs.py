@@ -84,18 +84,18 @@ def logs(
 
 def _follow(source: TrainLog | RankLogs | RemoteLog, clock: Clock) -> NoReturn:
     """Follow until Ctrl-C. A server that stops answering is reported once and tried again."""
-    complaint = ""
+    is_failing = False
     while True:
         clock.sleep(source.poll_seconds)
         try:
             _print(source.read())
-            complaint = ""
+            is_failing = False
         except RunDirError:
             raise
         except OpsctlError as error:
-            if error.message != complaint:
+            if not is_failing:
                 print_on_stderr(f"opsctl: {error.message}; trying again")
-            complaint = error.message
+            is_failing = True
 
 
 def _print(lines: Iterable[bytes]) -> bool:

@@ -98,13 +98,17 @@ def describe_lost_nodes(last_nodes: Collection[str], tiles: Sequence[NodeTile]) 
 
 def describe_state(state: str) -> str:
     """Return Slurm's state as Slurm lists it: `DOWN*` instead of `DOWN+NOT_RESPONDING`."""
-    words = state.rstrip("*").split("+")
-    is_silent = state.endswith("*") or "NOT_RESPONDING" in words
-    return "+".join(word for word in words if word != "NOT_RESPONDING") + "*" * is_silent
+    words = (word for word in state.rstrip("*").split("+") if word != "NOT_RESPONDING")
+    return "+".join(words) + "*" * is_silent(state)
+
+
+def is_silent(state: str) -> bool:
+    """Return whether a node does not respond, by Slurm's state."""
+    return state.endswith("*") or "NOT_RESPONDING" in state
 
 
 def _find_state_tone(node: Node) -> str:
     """Return the colour of Slurm's state: red for a node that is down, amber out of service."""
-    if "DOWN" in node.state or describe_state(node.state).endswith("*"):
+    if "DOWN" in node.state or is_silent(node.state):
         return "red"
     return "amber" if is_out(node) else "quiet"

@@ -26,6 +26,7 @@ def carry_out(
     """Carry out the action; return `ended` with what was done."""
     ended = replace(ended, done=(*ended.done, *note_hang(arrays, ended, cause, care)))
     if ended.suspects and cause.diagnosis and care:
+        # First of all effects: the next task may start at any moment, and would get the same nodes again.
         removed = care.remove_suspects(arrays, cause.diagnosis, ended.suspects, cause.verdicts)
         arrays.note(
             ExclusionDecided(

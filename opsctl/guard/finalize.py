@@ -76,6 +76,8 @@ def finalize(
     with lease(arrays.run.path, arrays.journal.clock):
         if done := read_end(attempt):
             return done
+        # The order is cause, effects, event, end.json. A crash between two of them leaves what the next finalizer
+        # repeats harmlessly: the cause is read from the journal, an effect is idempotent, and only end.json ends it.
         events = _record_cause(arrays.journal, attempt, cause)
         ended = _add_cause(_describe(dossier, outcome, why), events)
         ended = _act_once(arrays, rules, ended, cause, care)

@@ -121,6 +121,8 @@ class Launch:
             self.arrays.note(allowed)
         for node, until in self.expiring_exclusions:
             self.arrays.note(Excluded(jobs=(), nodes=node, until=until))
+        # Before sbatch: of a submission without an answer this nonce is all that shows, in the queue's comments, that
+        # Slurm got it. Until then nothing may be submitted again.
         self.arrays.note(Submitting(nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after))
         # Slurm reads a percent sign in the path as a pattern.
         output = str(self.run.main_log).replace("%", "%%")

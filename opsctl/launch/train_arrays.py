@@ -139,6 +139,8 @@ class TrainArrays:
         arrays = _arrays(self.check().waiting)
         for array in arrays:
             self.slurm.hold(array)
+        # After Slurm: an event without its hold would call a running train held. A crash in between leaves a hold
+        # without an event, which the next call of this method journals.
         if arrays:
             self.note(Held(jobs=tuple(arrays), reason=reason))
         return arrays
@@ -165,6 +167,7 @@ class TrainArrays:
         earlier = interrupted.jobs if interrupted and interrupted.task is None else ()
         current = dict.fromkeys([*arrays, *running])
         cancelled = tuple(dict.fromkeys([*earlier, *current]))
+        # Before Slurm: cancelled tasks leave the queue at once, so that after a crash only this event names them.
         if current:
             self.note(Cancelling(jobs=cancelled, reason=reason))
         for array in arrays:

@@ -105,7 +105,7 @@ class TrainStatus:
 
     train: str
     state: str
-    """One of STATES."""
+    """`running`, `queued`, `held`, `ended`, `finished`, `not submitted` or `unknown`."""
     slurm: str
     """Why the queue is unknown; empty if Slurm answered."""
     running: tuple[Running, ...] | None = None

@@ -106,6 +106,7 @@ class TimeLine:
         since_s = self.off_since_s
         if since_s is None or since_s > expected_s:
             since_s = expected_s
+        # A jump that lasts is believed at last: a clock that was wrong at the first cycle must not rule for ever.
         if expected_s - since_s < HOLD_S:
             return replace(self._move(reading, expected_s), off_since_s=since_s)
         if abs(offset_s) > MAX_SLEW_OFFSET_S:

@@ -74,8 +74,10 @@ class Journal:
             actor=f"{actor()}@{hostname()}:{os.getpid()}",
             opsctl=__version__,
         )
+        # Two hosts may give the same number in the same moment: their order is then that of their clocks.
         line = to_line(event)
         parse_event(parse_json(line))  # raises ValueError for an event that nobody could read back
+        # A file for each host and user: appending by several hosts overwrites lines on some network file systems.
         path = self.run.journal / f"{hostname()}-{os.geteuid()}.jsonl"
         try:
             append_line(path, line)

@@ -94,7 +94,7 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
             clock.sleep(0.05)
             has_waited = True
         if has_waited:
-            held.refresh()
+            held.refresh()  # the file has the time of the first try, which may nearly be stale
         yield held
     finally:
         _give_back(lock, mine)
