@@ -1,7 +1,7 @@
 """Code decides on values: with nonsense for all of opsctl's words, tests of what decides pass as before.
 
-Left out are the tests that read words themselves, in tests/support/tests_of_words.txt. A test is added there after a look
-at its failure: the words differ, and what was decided does not.
+Left out are the tests that read words themselves, in tests/support/tests_of_words.txt. A test is added there after a
+look at its failure: the words differ, and what was decided does not.
 """
 
 from __future__ import annotations
