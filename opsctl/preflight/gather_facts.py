@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Accounting, JobSpec, Limits
 from opsctl.base.nodesets import nodeset
-from opsctl.base.ports import Runner
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.calc.accelerators import gpu_kind
 from opsctl.checkpoints.trainer_command.read_command import read_command
 from opsctl.checkpoints.trainer_command.shell import separate_documents, split_command
@@ -24,13 +27,13 @@ from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
 from opsctl.preflight.command_files import exists, find_misplaced_paths
 from opsctl.preflight.facts import ClusterFacts, CorpusFacts, Facts, FreeSpace
-from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.shared_saves import find_shared_saves
+from opsctl.settings.loader import TrainSettings
 from opsctl.settings.watch import Filesystem
 from opsctl.slurm.commands import Slurm
-from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
-from opsctl.state.run_dir import RunDir
+from opsctl.state.files import MAX_RECORD_BYTES, MAX_SETTINGS_BYTES, parse_json, read_bounded, read_text
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Armed, Switch, read
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
@@ -41,6 +44,58 @@ from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Manifest
 from opsctl.trainer.precision import read_processor
+
+NAMES = {
+    "torch": "torch",
+    "deepspeed": "deepspeed",
+    "nvidia-nccl-cu11": "nccl",
+    "nvidia-nccl-cu12": "nccl",
+    "nvidia-nccl-cu13": "nccl",
+}
+"""Packages, and the software that each package holds."""
+LIST_VERSIONS = """import importlib.metadata as m, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try: found[name] = m.version(name)
+    except m.PackageNotFoundError: pass
+print(json.dumps(found))"""
+
+
+def versions(train: TrainSettings, run: RunDir, runner: Runner) -> dict[str, str]:
+    """Return versions from the embedded trainer's interpreter, else from the last attempt; empty if unknown."""
+    if train.command:
+        return _by_software(_list_of_last_attempt(run))
+    if train.python and train.python != sys.executable:
+        with contextlib.suppress(OpsctlError, TimedOut, ValueError):
+            completed = runner.run((train.python, "-P", "-c", LIST_VERSIONS, *NAMES), timeout=10)
+            return _by_software(json.loads(completed.out)) if completed.code == 0 else {}
+        return {}
+    installed = {}
+    for name in NAMES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return _by_software(installed)
+
+
+def _by_software(packages: dict[str, str]) -> dict[str, str]:
+    return {NAMES[name]: version for name, version in packages.items() if name in NAMES}
+
+
+def _list_of_last_attempt(run: RunDir) -> dict[str, str]:
+    """Read `packages.txt` of the last attempt, in the format of pip freeze."""
+    newest = max((attempt for attempt in run.attempts() if attempt.repro.is_dir()), key=_read_mtime, default=None)
+    if newest is None:
+        return {}
+    with contextlib.suppress(OSError, ValueError):
+        lines = read_text(newest.repro / "packages.txt", MAX_RECORD_BYTES).splitlines()
+        rows = (line.partition("==") for line in lines)
+        return {name.lower(): version for name, _, version in rows if version}
+    return {}
+
+
+def _read_mtime(attempt: Attempt) -> float:
+    return attempt.path.stat().st_mtime
+
 
 VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 DEEPSPEED_KEYS = frozenset(

@@ -14,10 +14,9 @@ import pytest
 
 from opsctl.base.errors import SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.sandbox.cluster import try_start
+from opsctl.sandbox.cluster import is_free, try_start
 from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
 from opsctl.sandbox.faults import FaultKind
-from opsctl.sandbox.port_range import is_free
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places
 from opsctl.sandbox.start_failures import check_loopback

@@ -15,11 +15,10 @@ import pytest
 
 from opsctl.base.errors import InputError, MissingProgram, SandboxError
 from opsctl.host.processes import ProcessId
-from opsctl.sandbox.cluster import hold_sandbox
+from opsctl.sandbox.cluster import BLOCK_PORTS, NameTaken, hold_blocks, hold_names, hold_ports, hold_sandbox, is_free
 from opsctl.sandbox.directories import remove_run_directory
 from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.namespaces import format_options
-from opsctl.sandbox.port_range import BLOCK_PORTS, NameTaken, hold_blocks, hold_names, hold_ports, is_free
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
