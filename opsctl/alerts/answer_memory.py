@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from opsctl.alerts.answer import AnswerVerb
 from opsctl.state.files import MAX_STATE_BYTES, read_json
+from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
 
 MAX_REMEMBERED = 2000
@@ -69,4 +70,4 @@ def load(site: SiteDir) -> AnswerMemory:
 
 def store(site: SiteDir, memory: AnswerMemory) -> None:
     memory.handled = memory.handled[-MAX_REMEMBERED:]
-    site.write(site.alerts / "answers.json", json.dumps(_MEMORY.dump_python(memory, mode="json")) + "\n")
+    site.write(site.alerts / "answers.json", json.dumps({**HEADER, **_MEMORY.dump_python(memory, mode="json")}) + "\n")

@@ -42,6 +42,7 @@ from opsctl.settings.alerts import AlertSettings
 from opsctl.state.files import append_line
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
+from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
 
 FORGET = timedelta(days=30)
@@ -225,8 +226,9 @@ class AlertLedger:
 
     def journal(self, kind: str, **data: object) -> None:
         """Append a line to the journal of alerts. A failure is ignored: the journal is for people only."""
-        record = {"at": self.clock.now().isoformat(timespec="milliseconds"), "actor": f"{actor()}@{hostname()}"}
-        line = json.dumps(record | {"kind": kind} | data, ensure_ascii=False, default=str) + "\n"
+        at = self.clock.now().isoformat(timespec="milliseconds")
+        record = {**HEADER, "at": at, "actor": f"{actor()}@{hostname()}", "kind": kind, **data}
+        line = json.dumps(record, ensure_ascii=False, default=str) + "\n"
         with contextlib.suppress(OSError, RunDirError):
             if not self.site.alerts.is_dir():
                 self.site.create()  # before the first watch cycle

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.statements import QUOTE, Statement
+from opsctl.state.records import HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,8 @@ def _quote(text: str, train: str = "") -> dict[str, Any]:
 
 
 def dump(state: LedgerState) -> str:
-    return json.dumps(_STATE.dump_python(state, mode="json"), ensure_ascii=False, separators=(",", ":")) + "\n"
+    fields = {**HEADER, **_STATE.dump_python(state, mode="json")}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 SEVERITY = {Level.OK: 0, Level.UNKNOWN: 1, Level.WARNING: 2, Level.CRITICAL: 3}

@@ -24,6 +24,7 @@ from opsctl.base.findings import Level
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
+from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
 
 FIRST_WAIT = timedelta(seconds=30)
@@ -313,7 +314,7 @@ class Outbox:
         return True
 
     def _write(self, path: Path, item: OutboxItem) -> None:
-        text = json.dumps(_ITEM.dump_python(item, mode="json"), ensure_ascii=False, indent=1)
+        text = json.dumps({**HEADER, **_ITEM.dump_python(item, mode="json")}, ensure_ascii=False, indent=1)
         self.site.write(path, text + "\n")
 
     def queue(self, channel: str) -> Path:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
+from opsctl.state.records import HEADER, decode, encode
 from opsctl.state.site_dir import SiteDir
 
 
@@ -69,12 +70,16 @@ class Exclusions:
 
     def _read(self) -> list[Exclusion]:
         try:
-            return [Exclusion(**fields) for fields in read_json(self._path, MAX_RECORD_BYTES)]
-        except (OSError, ValueError, TypeError):
+            stored = read_json(self._path, MAX_RECORD_BYTES)
+            # Of an earlier version: the exclusions alone.
+            rows = stored if isinstance(stored, list) else stored["exclusions"]
+            return [decode(Exclusion, fields) for fields in rows]
+        except (OSError, ValueError, TypeError, KeyError):
             return []
 
     def _write(self, exclusions: Iterable[Exclusion]) -> None:
         """Store the exclusions that have not expired, and those of the last day."""
         now = self.clock.now().timestamp()
         exclusions = [exclusion for exclusion in exclusions if exclusion.until > now or self._is_recent(exclusion)]
-        self.site.write(self._path, json.dumps([asdict(exclusion) for exclusion in exclusions], indent=1) + "\n")
+        content = {**HEADER, "exclusions": list(map(encode, exclusions))}
+        self.site.write(self._path, json.dumps(content, indent=1) + "\n")

@@ -20,7 +20,7 @@ from opsctl.nodes.health.usual_hardware import measure
 from opsctl.nodes.slow_nodes import StepTimeRatio
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
-from opsctl.state.records import decode
+from opsctl.state.records import HEADER, decode
 from opsctl.state.site_dir import SiteDir
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class NodeHistory:
 
     def _write_json(self, path: Path, record: NodeRecord | CardRecord) -> None:
         path.parent.mkdir(exist_ok=True, mode=0o755)
-        self.site.write(path, json.dumps(asdict(record), separators=(",", ":")))
+        self.site.write(path, json.dumps({**HEADER, **asdict(record)}, separators=(",", ":")))
 
     def _file(self, kind: str, name: str) -> Path:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"

@@ -14,6 +14,7 @@ from opsctl.base.errors import OpsctlError, cannot_write
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.publish.sources import HoldsSecret
 from opsctl.state.files import MAX_STATE_BYTES, read_json, write_atomic
+from opsctl.state.records import HEADER
 
 SAVE_STATE_S = 5.0
 """How often the state is saved during a run. A killed run repeats at most this much work."""
@@ -163,7 +164,7 @@ class Stage:
     def save(self) -> None:
         """Save the state. Raises RunDirError."""
         copies = {name: asdict(copy) for name, copy in self.copies.items()}
-        record = {"rules": self.rules, "secrets": self.secrets, "shipped": self.shipped, "copies": copies}
+        record = {**HEADER, "rules": self.rules, "secrets": self.secrets, "shipped": self.shipped, "copies": copies}
         try:
             write_atomic(self.state, json.dumps(record) + "\n", mode=0o600)
         except OSError as error:

@@ -14,7 +14,7 @@ from opsctl.host.processes import ProcessId
 from opsctl.host.system import state_home
 from opsctl.sandbox.slurm_conf import SandboxSite, SandboxSpec, check_name
 from opsctl.state.files import write_atomic
-from opsctl.state.records import decode
+from opsctl.state.records import HEADER, decode
 
 MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
 """The names of the daemons other than slurmd."""
@@ -81,7 +81,8 @@ class SandboxRecord:
         return replace(self, daemons=(*(old for old in self.daemons if old.name not in names), *new))
 
     def save(self) -> None:
-        write_atomic(self.site.home / "sandbox.json", json.dumps(asdict(self), default=str, indent=1), mode=0o600)
+        text = json.dumps({**HEADER, **asdict(self)}, default=str, indent=1)
+        write_atomic(self.site.home / "sandbox.json", text, mode=0o600)
 
 
 def read_record(home: Path) -> SandboxRecord | None:

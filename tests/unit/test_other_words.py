@@ -14,7 +14,7 @@ GUARD = ("test_action.py", "test_finalize.py", "test_finalize_causes.py", "test_
 DECISIONS = (
     ("tests/unit/alerts",),
     tuple(f"tests/unit/guard/{name}" for name in GUARD),
-    ("tests/unit/launch", "tests/unit/nodes/test_drain.py", "tests/unit/nodes/test_drain_plan.py"),
+    ("tests/unit/launch", "tests/unit/nodes/test_drain_plan.py"),
     ("tests/unit/monitor", "tests/unit/cli/test_rollback.py"),
     ("tests/unit/dash/test_headline.py", "tests/unit/dash/test_page_truth.py"),
     ("tests/unit/watchdogs",),
