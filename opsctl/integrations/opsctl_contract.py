@@ -21,6 +21,7 @@ A failed write never stops the training. Rank 0 reads the files; all ranks get i
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -80,14 +81,12 @@ class TrainFiles:
     def _left_s(self) -> float | None:
         """Return the seconds until the end of the job; None if unknown."""
         path = self.path("TRAIN_DEADLINE")
-        if path is None or not path.is_file():  # a pipe would block the training
-            return None
-        try:
-            with path.open() as file:
-                left_s = float(file.read(MAX_TIME_CHARS)) - time.time()
-        except (OSError, ValueError):
-            return None
-        return left_s if math.isfinite(left_s) else None
+        with contextlib.suppress(OSError, ValueError):
+            if path and path.is_file():  # a pipe would block the training
+                with path.open() as file:
+                    left_s = float(file.read(MAX_TIME_CHARS)) - time.time()
+                return left_s if math.isfinite(left_s) else None
+        return None
 
     def is_save_requested(self) -> bool:
         identity = self._identify("TRAIN_SAVE_SWITCH")
@@ -210,8 +209,23 @@ class Contract:
         self._phase, self._heartbeat_at = phase, now
         local_rank = int(self._environ.get("LOCAL_RANK") or self._environ.get("SLURM_LOCALID") or 0)
         node = self._environ.get("TRAIN_NODE") or self._environ.get("SLURMD_NODENAME") or os.uname().nodename
+        is_endless = not 0 < (self.last_steps or 0) < math.inf
+        heartbeat = {
+            "attempt": self._environ.get("TRAIN_ATTEMPT", ""),
+            "node": node,
+            "rank": self.rank,
+            "phase": phase,
+            "step": self._step,
+            "at": time.time(),
+            "limit_s": LIMITS_S.get(phase, max(MIN_STEP_LIMIT_S, 20 * self._slowest_step_s)),
+            "last_steps": None if is_endless else int(self.last_steps or 0),
+            "checkpoint_step": self._checkpoint_step,
+            "loss": self.loss,
+            "step_s": self._step_s,
+            "note": self._problems[-1] if self._problems else "",
+        }
         for path in list_heartbeats(self._environ, rank=self.rank, local_rank=local_rank, node=node):
-            self._write(path, json.dumps(self._heartbeat(phase, node)), name=f"the heartbeat {path.name}")
+            self._write(path, json.dumps(heartbeat), name=f"the heartbeat {path.name}")
 
     @contextlib.contextmanager
     def checkpoint(
@@ -220,19 +234,21 @@ class Contract:
         """Yield the path at which all ranks save; `step-N` exists once all have saved. 0 keeps all older ones."""
         parent = Path(directory or self._environ.get("TRAIN_CHECKPOINT_DIR") or ".")
         final, temporary = parent / f"step-{step}{suffix}", parent / f".saving-step-{step}{suffix}"
+        distributed = _find_distributed()
+        wait_for_ranks = distributed.barrier if distributed else lambda: None
         if self.rank == 0:
             parent.mkdir(parents=True, exist_ok=True)
             _remove(temporary)
-        _wait_for_ranks()
+        wait_for_ranks()
         yield str(temporary)
-        _wait_for_ranks()
+        wait_for_ranks()
         if self.rank == 0:
             _remove(final)
             temporary.rename(final)
             others = sorted({*parent.glob(f"step-*{suffix}")} - {final}, key=lambda path: -path.stat().st_mtime_ns)
             for old in others[keep - 1 :] if keep else ():
                 _remove(old)
-        _wait_for_ranks()
+        wait_for_ranks()
         self.saved(step)
 
     def _poll(self, step: int, now: float) -> StepRequest:
@@ -240,9 +256,8 @@ class Contract:
         if step > self._polled_step:
             self._step_s = (now - self._polled_at) / (step - self._polled_step)
         steps = int(self._poll_s / self._step_s) if self._step_s else 1
-        steps = max(
-            1, min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS)
-        )  # first steps are no measure
+        # The first steps are no measure.
+        steps = max(1, min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS))
         self._note_mlflow_run()
         decision: list[Any] = [*(self._read_requests() if self.rank == 0 else ("", False)), steps]
         if distributed := _find_distributed():
@@ -270,22 +285,6 @@ class Contract:
             self._files.start_save()
         return reason, save
 
-    def _heartbeat(self, phase: str, node: str) -> Mapping[str, Any]:
-        return {
-            "attempt": self._environ.get("TRAIN_ATTEMPT", ""),
-            "node": node,
-            "rank": self.rank,
-            "phase": phase,
-            "step": self._step,
-            "at": time.time(),
-            "limit_s": LIMITS_S.get(phase, max(MIN_STEP_LIMIT_S, 20 * self._slowest_step_s)),
-            "last_steps": _whole(self.last_steps or 0),
-            "checkpoint_step": self._checkpoint_step,
-            "loss": self.loss,
-            "step_s": self._step_s,
-            "note": self._problems[-1] if self._problems else "",
-        }
-
     def _write(self, path: Path | None, line: str, *, name: str = "") -> None:
         """Replace a file whole; print a failure once and go on."""
         try:
@@ -309,11 +308,6 @@ def _find_distributed() -> Any:
     return torch.distributed if torch and is_up else None
 
 
-def _wait_for_ranks() -> None:
-    if distributed := _find_distributed():
-        distributed.barrier()
-
-
 def newest_checkpoint(directory: str | Path | None = None) -> str | None:
     """Return the newest complete checkpoint in `directory`, or None. The default is the directory of the train.
 
@@ -322,7 +316,8 @@ def newest_checkpoint(directory: str | Path | None = None) -> str | None:
     parent = Path(directory or os.environ.get("TRAIN_CHECKPOINT_DIR") or ".")
     marks = {path.parent: path for path in parent.glob("checkpoint-*/trainer_state.json")}  # written last
     marks.update({path: path for path in (*parent.glob("step-*"), *parent.glob("[!.]*.ckpt"))})
-    newest = max(marks, key=lambda path: (marks[path].stat().st_mtime_ns, _number(path)), default=None)
+    # Of the same moment the longer name has the larger number.
+    newest = max(marks, key=lambda path: (marks[path].stat().st_mtime_ns, len(path.name), path.name), default=None)
     return None if newest is None else str(newest)
 
 
@@ -335,11 +330,9 @@ def transformers_callback(**options: Any) -> Any:
 
 def lightning_callback(**options: Any) -> Any:
     """Return a Callback of lightning or pytorch_lightning, whichever the trainer has imported."""
-    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-        from pytorch_lightning import Callback  # noqa: PLC0415 (only where Lightning is used)
-    else:
-        from lightning.pytorch import Callback  # noqa: PLC0415 (as above)
-    return type("LightningCallback", (LightningHooks, Callback), {})(**options)
+    is_old = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    library = importlib.import_module("pytorch_lightning" if is_old else "lightning.pytorch")
+    return type("LightningCallback", (LightningHooks, library.Callback), {})(**options)
 
 
 class TransformersHooks:
@@ -397,7 +390,7 @@ class LightningHooks:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._step = trainer.global_step
-        self.contract.begin(self._step, last_steps=_whole(trainer.estimated_stepping_batches))
+        self.contract.begin(self._step, last_steps=trainer.estimated_stepping_batches)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step == self._step:  # gradients are accumulated
@@ -420,17 +413,8 @@ class LightningHooks:
             self.contract.end(trainer.global_step)
 
 
-def _whole(steps: float) -> int | None:
-    """Return the number of steps, or None for endless training."""
-    return int(steps) if 0 < steps < float("inf") else None
-
-
-def _number(path: Path) -> int:
-    return int("".join(filter(str.isdigit, path.name.partition(".")[0])) or 0)
-
-
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    elif path.exists() or path.is_symlink():
-        path.unlink()
+    else:
+        path.unlink(missing_ok=True)
