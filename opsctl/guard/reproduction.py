@@ -16,14 +16,16 @@ from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Runner, TimedOut
+from opsctl.base.secret_formats import STRUCK, Secrets, is_secret_name
 from opsctl.launch.git_checkout import find_checkout, open_git, read_lines
 from opsctl.settings.loader import read_toml
 from opsctl.slurm.job_environment import submit_directory
 from opsctl.state.files import list_names
 from opsctl.state.run_dir import Attempt, RunDir
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN", re.IGNORECASE)
-LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s@]+@")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CRED|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN|JWT", re.IGNORECASE)
+"""A name with one of these anywhere is hidden from the record, which is kept for years."""
+LOGIN = re.compile(r"(\w://)[^/\s@]{1,1000}@")
 HIDDEN = "(hidden)"
 INSTALLED_ONLY = "import sys; sys.path[:] = [path for path in sys.path if path]; "
 """Takes the working directory out of the search path. For any Python: `-P` needs 3.11."""
@@ -40,13 +42,17 @@ _PACKAGE = re.compile(r"([A-Za-z0-9][\w.]*)-([^-]+)\.(?:dist|egg)-info")
 
 
 def mask(env: Mapping[str, str]) -> dict[str, str]:
-    """Hide values whose names suggest a secret, and logins inside addresses."""
-    return {name: HIDDEN if SECRET.search(name) else mask_logins(value) for name, value in sorted(env.items())}
+    """Hide values whose names suggest a secret, and secrets inside other values."""
+    return {
+        name: HIDDEN if SECRET.search(name) or is_secret_name(name) else mask_logins(value)
+        for name, value in sorted(env.items())
+    }
 
 
 def mask_logins(text: str) -> str:
-    """`https://user:token@host` becomes `https://(hidden)@host`."""
-    return LOGIN.sub(rf"\1{HIDDEN}@", text)
+    """Hide secrets of known formats: `https://user:token@host` becomes `https://(hidden)@host`."""
+    text = LOGIN.sub(rf"\1{HIDDEN}@", text)
+    return Secrets().strike_text(text).replace(STRUCK.decode(), HIDDEN)
 
 
 def dump(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]) -> None:

@@ -12,6 +12,8 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error
 from opsctl.settings.loader import TrainSettings
 
 SECRET = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)$")
+LESS_USUAL = re.compile(r"(?:^|_)(?:JWT|CREDS?|CREDENTIALS?|PASSPHRASE)$|_(?:PWD|PASS)$|PASSWORD$")
+IN_FILE = re.compile(r"[/~$<.]|.{0,7}$")
 SPECIAL_TOKEN = re.compile(
     r"(?:^|_)(?:BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|END|STOP|IMAGE|SPECIAL|NUM|MAX|MIN|PER)_TOKEN$"
 )
@@ -21,7 +23,6 @@ OPTION = re.compile(
     r"--?([\w-]*(?:token|secret|password|passwd|api[_-]?key|access[_-]key))[= ]+[\"']?([^\s\"']{16,})", re.I
 )
 """An option with a secret in the next word: short values are names or numbers."""
-WANDB = re.compile(r"\bwandb\s+login\s+(?:--\S+\s+)*[0-9a-f]{40}\b")
 NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(?!\$)[^\s'\"]{12,}")
 STAND_IN = re.compile(r"[<$`]|your|xxx|\.\.\.|changeme|dummy|todo|(?:none|null|false|true|offline|disabled|\d)$", re.I)
 """The beginning of a value that stands in for a secret, such as $(cat file) or your_key."""
@@ -36,6 +37,10 @@ def secrets(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     environment = request.train.environment
     for name in filter(_is_secret_name, environment):
         yield error("secrets.variable", name=name)
+    for name, value in environment.items():
+        # Less usual names may hold the path of a file with the secret.
+        if not _is_secret_name(name) and LESS_USUAL.search(name.upper()) and not IN_FILE.match(value):
+            yield error("secrets.variable", name=name)
     for place, text in _list_texts(request.train):
         if subject := _find_secret(text):
             yield error("secrets.text", place=place, subject=subject)
@@ -77,7 +82,7 @@ def _find_secret(text: str) -> str:
     for match in OPTION.finditer(text):
         if _is_secret_name(match[1]) and not STAND_IN.match(match[2]) and "/" not in match[2]:
             return f"gives --{match[1].lstrip('-')}"
-    if WANDB.search(text) or NETRC.search(text):
+    if NETRC.search(text):
         return "gives the key of a login"
     literal = VARIABLE.sub("", text)
     if URL_SECRET.search(literal):
