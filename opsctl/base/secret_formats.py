@@ -1,6 +1,6 @@
 """Strike secrets out of text: known values, secrets of the environment, and formats of well-known kinds of secrets.
 
-The formats of services are those of gitleaks, in secret_rules.tsv; those of command lines and of variables stand here.
+The formats of services are those of gitleaks, in secret_rules.tsv; ours of command lines are in secret_formats.tsv.
 Used for published files (publish/redaction.py) and for every log record (host/log_config.py).
 """
 
@@ -24,60 +24,11 @@ MIN_SECRET_CHARS = 8
 """A shorter value of a variable or URL is not taken for a secret."""
 MIN_URL_PIECE_CHARS = 12
 """Longer pieces of a secret URL reveal the URL; shorter pieces are words such as `services`."""
-_SECRET_WORDS = frozenset(
-    {"KEY", "KEYS", "PAT", "PWD", "PASS", "CRED", "DSN", "AUTH", "COOKIE", "WEBHOOK", "SSHPASS", "NETRC"}
+_SECRET_NAME = re.compile(
+    r"(?:TOKENS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|APIKEY|JWT|CREDS|CREDENTIALS?|SSHPASS)$"
+    r"|(?:^|_)(?:KEYS?|PAT|CRED|DSN|AUTH|COOKIE|WEBHOOK)$|_(?:PWD|PASS)$"
 )
-"""Last words of the names of variables that hold secrets."""
-_SECRET_ENDINGS = (
-    *("TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "APIKEY"),
-    *("JWT", "CREDS", "CREDENTIAL", "CREDENTIALS"),
-)
-"""As above, also at the end of a word, as in PGPASSWORD."""
-
-_VALUE = rb"[\"']?\s{0,9}[=:]\s{0,9}[\"']?)([^\s\"',;&<>]{6,})"
-_OPTION_VALUE = rb"(?:=|\s{1,9})[\"']?)(?![-$<({])[^\s\"'<>]"
-_FORMATS: tuple[tuple[bytes, bytes], ...] = (
-    (b"hf_", rb"()\bhf_[a-z0-9]{20,}"),
-    (b"sk-", rb"()\bsk-[a-z0-9_-]{20,}"),
-    (b"gh", rb"()\bgh[pousr]_[a-z0-9]{20,}"),
-    (b"github_pat_", rb"()\bgithub_pat_[a-z0-9_]{20,}"),
-    (b"glpat-", rb"()\bglpat-[a-z0-9_-]{16,}"),
-    (b"xox", rb"()\bxox[a-z]-[a-z0-9-]{10,}"),
-    (b"akia", rb"()\b(?:AKIA|ASIA)[0-9a-z]{16}\b"),
-    (b"aiza", rb"()\bAIza[\w-]{30,}"),
-    (b"npm_", rb"()\bnpm_[a-z0-9]{30,}"),
-    (b"eyj", rb"()\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
-    (b"https://hooks.", rb"()https://hooks\.[\w.-]+/[^\s\"'<>]+"),
-    (b"webhook", rb"()https://[^\s\"'<>]{0,500}webhook[^\s\"'<>]{0,500}/[^\s\"'<>]+"),
-    (b"private key", rb"()-----BEGIN [a-z ]{0,40}PRIVATE KEY-----.*?(?:-----END [a-z ]{0,40}PRIVATE KEY-----|\Z)"),
-    (b"://", rb"(://)[^\s/:@\"'<>]{1,100}:[^\s/@\"'<>]{1,200}(?=@)"),
-    (
-        b"=",
-        rb"([?&](?:[\w-]{0,40}[_-])?(?:token|key|apikey|secret|password|signature|sig|credential|auth|jwt)=)[^\s&\"'<>]{6,}",
-    ),
-    (
-        b"curl",
-        rb"(\bcurl\b[^\n]{0,300}?\s(?:-\w{0,9}u|--user|--proxy-user)[= ]{0,3}[\"']?)[^\s\"':$]{1,100}:[^\s\"']{1,200}",
-    ),
-    (b"wandb", rb"(\bwandb[\"', ]{1,4}login[\"', ]{1,4}(?:--\S{1,60}[\"', ]{1,4}){0,4})[\w-]{32,}"),
-    (b"authorization", rb"(authorization[\"']?\s{0,9}[=:]\s{0,9}[\"']?(?:bearer |basic )?)[^\s\"'<>]{8,}"),
-    (b"passw", rb"(passw(?:or)?d" + _VALUE),
-    (b"passw", rb"(--[\w-]{0,30}passw(?:or)?d" + _OPTION_VALUE + rb"{1,200}"),
-    (b"passphrase", rb"(passphrase" + _VALUE),
-    (b"secret", rb"(secret(?:_key|_access_key)?" + _VALUE),
-    (b"secret", rb"(--[\w-]{0,30}secret(?:-key)?" + _OPTION_VALUE + rb"{8,200}"),
-    (b"api", rb"(api[_-]?key" + _VALUE),
-    (b"api", rb"(--[\w-]{0,30}api[_-]?key" + _OPTION_VALUE + rb"{8,200}"),
-    (b"token", rb"((?:access|auth|api|hf|bearer|refresh)[_-]?token" + _VALUE),
-    (b"token", rb"(--(?:[\w-]{0,30}(?:access|auth|api|hf|hub|bearer)[_-])?token" + _OPTION_VALUE + rb"{8,200}"),
-    (b"jwt", rb"(jwt" + _VALUE),
-    (b"cred", rb"(\b(?:\w{0,60}_)?cred(?:s|entials?)?" + _VALUE),
-    (b"_pwd", rb"(\w_pwd" + _VALUE),
-    (b"_pass=", rb"(\w_pass=[\"']?)[^\s\"',;&<>]{6,}"),
-)
-"""Formats of secrets. The word before a pattern, in lower case, is searched first, as that is fast. The first group of
-a match stays in the text. Quantifiers that another one follows are bounded, as the text is another user's."""
-_RULES_FILE = Path(__file__).with_name("secret_rules.tsv")
+_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +58,22 @@ def _measure_entropy(text: bytes) -> float:
 
 
 @functools.cache
+def _read_table(name: str) -> tuple[list[bytes], ...]:
+    """Return the rows of a table beside this module. Read at the first text to strike: most commands have none."""
+    lines = (_HERE / name).read_bytes().splitlines()
+    return tuple(line.split(b"\t") for line in lines if not line.startswith(b"#"))
+
+
+@functools.cache
 def _read_rules() -> tuple[_Rule, ...]:
-    rows = (line.split(b"\t") for line in _RULES_FILE.read_bytes().splitlines() if not line.startswith(b"#"))
     return tuple(
         _Rule(words=tuple(words.split(b",")), group=int(group), least_bits=float(bits), pattern=pattern)
-        for _, words, group, bits, pattern in rows
+        for _, words, group, bits, pattern in _read_table("secret_rules.tsv")
     )
 
 
 @functools.cache
 def _compile(pattern: bytes, flags: int = re.IGNORECASE | re.DOTALL) -> re.Pattern[bytes]:
-    # On first use: most commands meet no text that could be a secret.
     return re.compile(pattern, flags)
 
 
@@ -139,8 +95,8 @@ class Secrets:
                 data = data.replace(secret, STRUCK)
                 count += number
         lower = data.lower()
-        for anchor, pattern in _FORMATS:
-            if anchor in lower:
+        for word, pattern in _read_table("secret_formats.tsv"):
+            if word in lower:
                 data, number = _compile(pattern).subn(rb"\1" + STRUCK, data)
                 count += number
         for rule in _read_rules():
@@ -160,9 +116,7 @@ class Secrets:
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable with this name holds a secret, such as HF_TOKEN, PGPASSWORD or MY_PWD; not so PWD itself."""
-    upper = name.upper().replace("-", "_")
-    before, _, last = upper.rpartition("_")
-    return upper.endswith(_SECRET_ENDINGS) or (last in _SECRET_WORDS and (bool(before) or last not in {"PWD", "PASS"}))
+    return bool(_SECRET_NAME.search(name.upper().replace("-", "_")))
 
 
 def find_in_environment(env: Mapping[str, str]) -> Iterator[str]:

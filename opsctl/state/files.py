@@ -20,28 +20,7 @@ from typing import Any
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
 from opsctl.trainer.bounded_files import open_regular, read_bounded
 
-__all__ = [
-    "append",
-    "append_line",
-    "create",
-    "find_matches",
-    "fsync_directory",
-    "is_directory",
-    "is_regular",
-    "list_entries",
-    "list_names",
-    "make_directory",
-    "open_append",
-    "open_for_writing",
-    "open_regular",
-    "read_bounded",
-    "read_json",
-    "read_range",
-    "read_text",
-    "read_with_status",
-    "touch",
-    "write_atomic",
-]
+__all__ = ["fsync_directory", "open_regular", "read_bounded", "write_atomic"]
 
 MAX_SETTINGS_BYTES = 4 << 20
 """train.toml, trainer.json, and the scripts of a train."""

@@ -26,20 +26,7 @@ from opsctl.state.requests import Request, RequestKind, leave, list_requests, re
 from opsctl.state.run_dir import RunDir
 from opsctl.state.trust import find_other_writers
 
-__all__ = [
-    "Armed",
-    "Request",
-    "RequestKind",
-    "Switch",
-    "arm",
-    "disarm",
-    "find_armed",
-    "journal_switches",
-    "list_requests",
-    "path_of",
-    "read",
-    "request",
-]
+__all__ = ["Request", "RequestKind", "list_requests", "request"]
 
 MAX_SWITCH_BYTES = 10_000
 MAX_REASON_CHARS = 500

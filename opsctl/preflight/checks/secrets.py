@@ -19,11 +19,6 @@ SPECIAL_TOKEN = re.compile(
 )
 """Variables of tokenizers, which are no secrets."""
 ASSIGNMENT = re.compile(r"\b([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
-OPTION = re.compile(
-    r"--?([\w-]*(?:token|secret|password|passwd|api[_-]?key|access[_-]key))[= ]+[\"']?([^\s\"']{16,})", re.I
-)
-"""An option with a secret in the next word: short values are names or numbers."""
-NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(?!\$)[^\s'\"]{12,}")
 STAND_IN = re.compile(r"[<$`]|your|xxx|\.\.\.|changeme|dummy|todo|(?:none|null|false|true|offline|disabled|\d)$", re.I)
 """The beginning of a value that stands in for a secret, such as $(cat file) or your_key."""
 URL_SECRET = re.compile(
@@ -35,11 +30,9 @@ VARIABLE = re.compile(r"\$\([^)]*\)|\$\{[^}]*\}|\$\w+|\{\{.*?\}\}")
 def secrets(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """A value never appears in a message."""
     environment = request.train.environment
-    for name in filter(_is_secret_name, environment):
-        yield error("secrets.variable", name=name)
     for name, value in environment.items():
         # Less usual names may hold the path of a file with the secret.
-        if not _is_secret_name(name) and LESS_USUAL.search(name.upper()) and not IN_FILE.match(value):
+        if _is_secret_name(name) or (LESS_USUAL.search(name.upper()) and not IN_FILE.match(value)):
             yield error("secrets.variable", name=name)
     for place, text in _list_texts(request.train):
         if subject := _find_secret(text):
@@ -79,11 +72,6 @@ def _find_secret(text: str) -> str:
         value = match[2].strip("\"'")
         if _is_secret_name(match[1]) and value and not STAND_IN.match(value):
             return f"sets {match[1]}"
-    for match in OPTION.finditer(text):
-        if _is_secret_name(match[1]) and not STAND_IN.match(match[2]) and "/" not in match[2]:
-            return f"gives --{match[1].lstrip('-')}"
-    if NETRC.search(text):
-        return "gives the key of a login"
     literal = VARIABLE.sub("", text)
     if URL_SECRET.search(literal):
         return "holds a password or token in an address"
