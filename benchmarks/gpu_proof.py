@@ -1,5 +1,8 @@
 """What only a GPU can prove of the trainer, as one table, on one GPU in less than ten minutes.
 
+Every row is printed, and appended to --output, as soon as it is known: a proof that fails, crashes or hangs costs its
+own rows only.
+
 python -P benchmarks/gpu_proof.py                       exits 0 with a reason where there is no GPU
 python -P benchmarks/gpu_proof.py --device cpu --tiny   the same way through, small: proves the script, not the GPU
 """
@@ -13,57 +16,42 @@ import os
 import platform
 import re
 import shlex
+import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
 
+from gpu_proof_rows import NotMeasured, OutOfTime, Row, Table, ask_torch, last_line, missing_gpu, run_group, within
 from model_shapes import GIB, GPT_1_3B, GPT_125M, LARGE, SMALL, TINY
 from trainer_corpus import write_corpus
 
 RANK = Path(__file__).with_name("gpu_proof_rank.py")
 BUDGET_S = 570.0
 """Of the default; a machine with other work needs more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table. `is_met` is None for a figure without an aim."""
-
-    name: str
-    figure: str
-    aim: str = ""
-    is_met: bool | None = None
-    is_proof: bool = False
-    """Whether a miss makes the program fail: numbers that must be right, unlike speed."""
-
-    @property
-    def outcome(self) -> str:
-        return {True: "met", False: "MISSED", None: ""}[self.is_met]
+PROOF_LIMIT_S = 150.0
+"""Longest time of one proof, so that one that hangs leaves time for the others."""
+OUTPUT = Path(__file__).parents[1] / "build" / "gpu-proof.jsonl"
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED|\bMemoryError\b", re.IGNORECASE)
 
 
 class Failed(Exception):
     """A measurement that ended with an error."""
 
 
-class OutOfTime(Exception):
-    """A measurement that did not begin or end within the budget: nothing is proved, and nothing is refuted."""
-
-
 class Place:
     """The directory of the proofs, and the processes that they start."""
 
-    def __init__(self, directory: Path, *, tiny: bool, device: str, budget_s: float = BUDGET_S) -> None:
-        self.directory, self.tiny, self.device = directory, tiny, device
+    def __init__(
+        self, directory: Path, *, tiny: bool, device: str, budget_s: float = BUDGET_S, torchtitan: str = ""
+    ) -> None:
+        self.directory, self.tiny, self.device, self.torchtitan = directory, tiny, device, torchtitan
         self._budget_s, self._end = budget_s, time.monotonic() + budget_s
-        write_corpus(directory)
 
     def size(self, shape: Mapping[str, Any]) -> dict[str, Any]:
         """Return `shape`, or its tiny likeness of the same family."""
@@ -76,10 +64,12 @@ class Place:
         batches = {"micro_batch": 2, "global_batch": 4} if self.tiny else {"micro_batch": micro, "global_batch": batch}
         defaults = {"precision": "bf16", "recompute": False, "rounds": 1 if self.tiny else 5}
         fields = defaults | {"shape": self.size(shape), "batch": batches} | plan
+        found = self.directory / f"{what}.json"
+        found.unlink(missing_ok=True)  # of another model
         status, log = self._run([sys.executable, "-P", str(RANK), what, str(self.directory), json.dumps(fields)])
         if status:
             raise Failed(last_line(log))
-        figures: dict[str, Any] = json.loads((self.directory / f"{what}.json").read_text())
+        figures: dict[str, Any] = json.loads(found.read_text())
         return figures
 
     def train(self, name: str, **changes: Any) -> tuple[int, str]:
@@ -99,10 +89,21 @@ class Place:
         argv = [sys.executable, "-P", "-m", "opsctl.trainer", str(run_dir / "trainer.json")]
         return self._run(argv, TRAIN_STOP_REASON=str(run_dir / "stop.json"))
 
+    def read_stop_reason(self, name: str) -> dict[str, Any]:
+        """Return why the trainer says that it stopped; empty if it does not."""
+        try:
+            reason = json.loads((self.directory / name / "stop.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return reason if isinstance(reason, dict) else {}
+
     def _run(self, argv: Sequence[str], **environ: str) -> tuple[int, str]:
+        """Run a program as the only rank; return its exit code and its log. Raises NotMeasured."""
         left = self._end - time.monotonic()
         if left < 20:
             raise OutOfTime(f"no time left of {self._budget_s:.0f} s")
+        if not (self.directory / "corpus.idx").exists():
+            write_corpus(self.directory)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
@@ -110,18 +111,15 @@ class Place:
         env = {**os.environ, **rank, **environ}
         if self.device == "cpu":
             env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        try:
-            done = subprocess.run(
-                argv, env=env, check=False, text=True, timeout=left, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-        except subprocess.TimeoutExpired as error:
-            raise OutOfTime(f"not done after {left:.0f} s") from error
-        return done.returncode, done.stdout
+        code, log = run_group(argv, env, self.directory / "log", timeout_s=left)
+        if code and _OUT_OF_MEMORY.search(log):
+            raise NotMeasured([line.strip() for line in log.splitlines() if _OUT_OF_MEMORY.search(line)][-1])
+        if code == -signal.SIGKILL:
+            raise NotMeasured("killed by the system, which does so for lack of host memory")
+        return code, log
 
 
-def last_line(log: str) -> str:
-    lines = [line for line in log.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no output"
+Proof = Callable[[Place], Iterator[Row]]
 
 
 def prove_precision(place: Place) -> Iterator[Row]:
@@ -183,26 +181,27 @@ def digests(checkpoint: Path) -> dict[str, str]:
     return {name: record["sha256"] for name, record in files.items() if re.match(r"layer_|.*optim_states", name)}
 
 
-def prove_guards(place: Place) -> Iterator[Row]:
-    optimizer = {"lr": 1e30, "clip": 0.0, "warmup_samples": 0}
-    code, log = place.train("nan", optimizer=optimizer)
-    reason = json.loads((place.directory / "nan" / "stop.json").read_text()) if code == 1 else {}
-    stopped = reason.get("reason") == "nan" and "began in" in reason.get("detail", "")
+def prove_nan_guard(place: Place) -> Iterator[Row]:
+    code, log = place.train("nan", optimizer={"lr": 1e30, "clip": 0.0, "warmup_samples": 0})
+    reason = place.read_stop_reason("nan")
     yield Row(
         name="NaN guard: stops, and names the layer",
-        figure=reason.get("detail", last_line(log)).partition("began in ")[2][:60] or "no layer",
+        figure=reason.get("detail", last_line(log)).partition("began in ")[2][:60] or f"exit code {code}, no layer",
         aim="a layer",
-        is_met=stopped,
+        is_met=code == 1 and reason.get("reason") == "nan" and "began in" in reason.get("detail", ""),
         is_proof=True,
     )
+
+
+def prove_memory_guard(place: Place) -> Iterator[Row]:
     kind = "gpu" if place.device == "cuda" else "host"
     code, log = place.train("memory", limits={f"{kind}_memory_percent": 0.01})
-    reason = json.loads((place.directory / "memory" / "stop.json").read_text()) if code == 1 else {}
+    reason = place.read_stop_reason("memory")
     yield Row(
         name=f"memory guard of the {kind}",
         figure=reason.get("detail", last_line(log))[:60],
         aim="stops",
-        is_met=reason.get("reason") == "memory",
+        is_met=code == 1 and reason.get("reason") == "memory",
         is_proof=True,
     )
 
@@ -234,10 +233,8 @@ def prove_saving(place: Place) -> Iterator[Row]:
     )
 
 
-def prove_speed(place: Place) -> Iterator[Row]:
-    yield from speed_rows(place, "125M", GPT_125M, micro=8, batch=32, aim=None)
-    yield from speed_rows(place, "1.3B", GPT_1_3B, micro=4, batch=32, aim=0.5)
-    yield from speed_rows(place, "BLOOM 125M", GPT_125M | {"family": "bloom"}, micro=8, batch=32, aim=None)
+def prove_speed(name: str, shape: Mapping[str, Any], *, micro: int, aim: float | None = None) -> Proof:
+    return lambda place: speed_rows(place, name, shape, micro=micro, batch=32, aim=aim)
 
 
 def prove_largest(place: Place) -> Iterator[Row]:
@@ -280,7 +277,9 @@ def speed_rows(
         yield Row(name=f"{name}: torch.compile", figure=figures["uncompiled_because"][:80])
     if figures.get("flex"):
         yield Row(name=f"{name}: flex_attention", figure="used")
-    if plain:
+    for way, reason in figures.get("unmeasured", {}).items():
+        yield Row(name=f"{name}, {way}: MFU", figure=f"not measured: {reason}"[:120])
+    if "plain" in seconds:
         ratio = seconds["plain"] / best
         yield Row(
             name=f"{name}: trainer / plain torch.compile loop",
@@ -290,26 +289,34 @@ def speed_rows(
         )
     if figures["reserved"]:
         ratio = figures["reserved"] / figures["estimate"]
-        yield Row(name=f"{name}: memory reserved / estimate of --dry-run", figure=f"{ratio:.2f}", aim="0.8 to 1.1")
+        yield Row(
+            name=f"{name}: memory reserved / estimate of --dry-run",
+            figure=f"{ratio:.2f}",
+            aim="0.8 to 1.1",
+            is_met=0.8 <= ratio <= 1.1,
+        )
 
 
 def gpu_memory(place: Place) -> int:
     if place.device == "cpu":
         return 0
-    argv = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.mem_get_info()[1])"]
-    return int(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+    code, log = ask_torch("print(torch.cuda.mem_get_info()[1])")
+    if code:
+        raise Failed(last_line(log))
+    return int(last_line(log))
 
 
-def prove_torchtitan(command: str) -> Iterator[Row]:
+def prove_torchtitan(place: Place) -> Iterator[Row]:
     """The MFU that a command of torchtitan prints, of its last step."""
-    if not command:
+    if not place.torchtitan:
         found = importlib.util.find_spec("torchtitan") is not None
         how = "give its command by --torchtitan" if found else "not installed"
         yield Row(name="torchtitan", figure=how)
         return
-    done = subprocess.run(shlex.split(command), check=False, capture_output=True, text=True, timeout=BUDGET_S)
-    mfu = read_titan_mfu(done.stdout + done.stderr)
-    yield Row(name="torchtitan: MFU", figure=f"{mfu:.1%}" if mfu is not None else f"exit {done.returncode}, no MFU")
+    argv, log = shlex.split(place.torchtitan), place.directory / "log"
+    code, text = run_group(argv, os.environ, log, timeout_s=BUDGET_S)
+    mfu = read_titan_mfu(text)
+    yield Row(name="torchtitan: MFU", figure=f"{mfu:.1%}" if mfu is not None else f"exit {code}, no MFU")
 
 
 def read_titan_mfu(log: str) -> float | None:
@@ -318,68 +325,71 @@ def read_titan_mfu(log: str) -> float | None:
     return float(shares[-1]) / 100 if shares else None
 
 
-PROOFS: dict[str, Callable[[Place], Iterator[Row]]] = {
+PROOFS: dict[str, Proof] = {
     "precision": prove_precision,
     "resume": prove_resume,
-    "guards": prove_guards,
+    "guards-nan": prove_nan_guard,
+    "guards-memory": prove_memory_guard,
     "loss": prove_loss,
-    "speed": prove_speed,
+    "speed-125m": prove_speed("125M", GPT_125M, micro=8),
+    "speed-1.3b": prove_speed("1.3B", GPT_1_3B, micro=4, aim=0.5),
+    "speed-bloom": prove_speed("BLOOM 125M", GPT_125M | {"family": "bloom"}, micro=8),
     "saving": prove_saving,
     "largest": prove_largest,
+    "torchtitan": prove_torchtitan,
 }
+GROUPS = list(dict.fromkeys(name.partition("-")[0] for name in PROOFS))
 
 
-def collect(place: Place, names: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of all proofs; a proof that fails is a row too."""
-    for name in names:
+def collect(place: Place, names: Sequence[str], *, limit_s: float = PROOF_LIMIT_S) -> Iterator[Row]:
+    """Yield the rows of all proofs, by their names or those of their groups; a proof that fails is a row too."""
+    for name in [proof for name in names for proof in PROOFS if name in (proof, proof.partition("-")[0])]:
         try:
-            yield from PROOFS[name](place)
+            yield from within(limit_s, PROOFS[name](place))
+        except NotMeasured as error:
+            yield Row(name=name, figure=f"not measured: {error}"[:120])
         except Failed as error:
             yield Row(name=name, figure=f"failed: {error}"[:120], is_met=False, is_proof=True)
-        except OutOfTime as error:
-            yield Row(name=name, figure=f"not measured: {error}")
-
-
-def missing_gpu() -> str:
-    """Return why nothing can be proved here; empty with a GPU."""
-    code = "import torch; print(torch.version.cuda or torch.version.hip or '', torch.cuda.is_available())"
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True)
-    if done.returncode:
-        return f"torch cannot be imported: {last_line(done.stderr)}"
-    build, _, available = done.stdout.strip().rpartition(" ")
-    if available == "True":
-        return ""
-    if build:
-        return f"this torch was built for {build}, and no GPU answers"
-    return "this torch was built for CPUs only; make gpu GPU_PYTHON=PYTHON takes another environment's"
+        except Exception as error:  # noqa: BLE001 - the other proofs do not depend on this one
+            figure = f"failed: {type(error).__name__}: {error}"[:120]
+            yield Row(name=name, figure=figure, is_met=False, is_proof=True)
 
 
 def main() -> int:
+    arguments = parse_arguments()
+    if arguments.device == "cuda" and (reason := missing_gpu()):
+        print(f"nothing is proved here: {reason}")
+        return 0
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no process of a proof is left
+        signal.signal(number, lambda *_: sys.exit(1))
+    started, table = time.monotonic(), Table(arguments.output, as_json=arguments.json)
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-", ignore_cleanup_errors=True) as directory:
+        place = Place(
+            Path(directory),
+            tiny=arguments.tiny,
+            device=arguments.device,
+            budget_s=arguments.budget,
+            torchtitan=arguments.torchtitan,
+        )
+        for row in collect(place, [*arguments.only, "torchtitan"], limit_s=arguments.limit):
+            table.add(row)
+    table.end()
+    print(f"{platform.python_version()}, {time.monotonic() - started:.0f} s, {arguments.output}", file=sys.stderr)
+    return int(table.is_refuted)
+
+
+def parse_arguments() -> argparse.Namespace:
+    choices = [name for name in dict.fromkeys([*GROUPS, *PROOFS]) if name != "torchtitan"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="models of two small blocks")
     parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS", help="longest time of all proofs")
-    parser.add_argument("--only", nargs="+", choices=list(PROOFS), default=list(PROOFS))
+    parser.add_argument("--limit", type=float, default=PROOF_LIMIT_S, metavar="SECONDS", help="longest time of a proof")
+    parser.add_argument("--only", nargs="+", choices=choices, default=[name for name in GROUPS if name != "torchtitan"])
     parser.add_argument("--torchtitan", default="", metavar="COMMAND", help="command of torchtitan to compare with")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="rows as JSON Lines")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    arguments = parser.parse_args()
-    if arguments.device == "cuda" and (reason := missing_gpu()):
-        print(f"nothing is proved here: {reason}")
-        return 0
-    started, rows = time.monotonic(), []
-    form = "| {:60} | {:60} | {:14} | {:6} |"
-    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as directory:
-        place = Place(Path(directory), tiny=arguments.tiny, device=arguments.device, budget_s=arguments.budget)
-        for row in (*collect(place, arguments.only), *prove_torchtitan(arguments.torchtitan)):
-            rows.append(row)
-    if arguments.json:
-        print(json.dumps([{**asdict(row), "outcome": row.outcome} for row in rows], indent=1))
-    else:
-        print(form.format("what", "figure", "aim", "") + "\n" + form.format("---", "---:", "---", "---"))
-        for row in rows:
-            print(form.format(row.name, row.figure, row.aim, row.outcome))
-        print(f"{platform.python_version()}, {time.monotonic() - started:.0f} s", file=sys.stderr)
-    return int(any(row.is_proof and row.is_met is False for row in rows))
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ go to DIRECTORY/WHAT.json.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from opsctl.trainer.cross_entropy import cross_entropy
 from opsctl.trainer.model_size import peak_tflops, step_flops
 
 Figures = dict[str, Any]
+Way = Callable[[], object]
 
 
 def make_config(directory: Path, plan: Mapping[str, Any]) -> TrainerConfig:
@@ -91,13 +93,16 @@ def loss_function(bench: Bench, _: Mapping[str, Any]) -> Figures:
     for name, loss in (("chunked", chunked), ("whole", whole)):
         torch.autograd.grad(loss(), scores)  # allocates and loads kernels
         synchronize(device, reset_peak=True)
-        before, started = allocated(device), time.perf_counter()
-        value = loss()
-        torch.autograd.grad(value, scores)
-        synchronize(device)
+        before, seconds = allocated(device), []
+        for _ in range(bench.rounds):
+            started = time.perf_counter()
+            value = loss()
+            torch.autograd.grad(value, scores)
+            synchronize(device)
+            seconds.append(time.perf_counter() - started)
         figures[name] = {
             "loss": float(value.detach()),
-            "s": time.perf_counter() - started,
+            "s": statistics.median(seconds),
             "bytes": peak(device) - before,
         }
     return figures
@@ -119,24 +124,43 @@ def speed(bench: Bench, plan: Mapping[str, Any]) -> Figures:
     figures["estimate"] = footprint.stages(bench.config, bench.cut)[0].total
     reason = bench.engine.compile(bench.config.model_copy(update={"compile": True}), bench.control)
     figures["uncompiled_because"] = reason
-    ways: dict[str, Callable[[], object]] = {"written": lambda: switch(bench, compiled={}) or bench.ours()}
+    makers: dict[str, Callable[[], Way]] = {"written": lambda: lambda: switch(bench, compiled={}) or bench.ours()}
     if not reason:
         kept = {id(block): block._compiled_call_impl for block in blocks_of(bench)}
         flexes = {id(block): getattr(block, "flex", None) for block in blocks_of(bench)}
         figures["flex"] = any(flexes.values())
-        ways["compiled"] = lambda: switch(bench, compiled=kept, flexes=flexes) or bench.ours()
+        makers["compiled"] = lambda: lambda: switch(bench, compiled=kept, flexes=flexes) or bench.ours()
     if plan["plain"]:
-        plain = CompiledLoop(bench.config, bench.part, device)
-        turns = batch.global_batch // batch.micro_batch
-        ways["plain"] = lambda: plain.step(bench.batches.step(0, batch.global_batch), accumulation=turns)
-    for way in ways.values():
-        way()
+        makers["plain"] = lambda: plain_way(bench, device)
+    ways, figures["unmeasured"] = prepare(makers)
     times = dict(zip(ways, bench.in_turn(*ways.values()), strict=True))
-    figures["seconds"] = {name: min(values) for name, values in times.items()}
+    figures["seconds"] = {name: statistics.median(values) for name, values in times.items()}
     figures["teraflop"] = step_flops(shape, batch=batch.global_batch) / 1e12
     figures["matmul_tflops"] = matmul_rate(device, 8192 if device.type == "cuda" else 256)
     figures["peak_tflops"] = peak_tflops(figures["device"])
     return figures
+
+
+def plain_way(bench: Bench, device: torch.device) -> Way:
+    batch = bench.config.batch
+    plain = CompiledLoop(bench.config, bench.part, device)
+    turns = batch.global_batch // batch.micro_batch
+    return lambda: plain.step(bench.batches.step(0, batch.global_batch), accumulation=turns)
+
+
+def prepare(makers: Mapping[str, Callable[[], Way]]) -> tuple[dict[str, Way], dict[str, str]]:
+    """Return the ways that were made and ran once, and why the others did not: the rest is measured without them."""
+    ways, problems = {}, {}
+    for name, make in makers.items():
+        try:
+            way = make()
+            way()
+            ways[name] = way
+        except Exception as error:  # noqa: BLE001 - compilers and memory fail in many ways
+            is_memory = isinstance(error, torch.OutOfMemoryError)
+            first = (str(error).strip() or "no message").splitlines()[0]
+            problems[name] = "out of memory" if is_memory else f"{type(error).__name__}: {first}"
+    return ways, problems
 
 
 def blocks_of(bench: Bench) -> list[Any]:

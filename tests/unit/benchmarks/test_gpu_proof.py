@@ -1,7 +1,9 @@
 """The table of `make gpu`, without its measurements."""
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))  # last, because benchmarks has a trainer.py too
 
 import gpu_proof
-from gpu_proof import Failed, Row, collect, read_titan_mfu
+from gpu_proof import Failed, NotMeasured, Row, collect, read_titan_mfu
 
 SPEED = {
     "seconds": {"written": 0.5, "compiled": 0.4, "plain": 0.39},
@@ -46,6 +48,12 @@ def test_faster_way_is_held_against_the_aims():
     assert rows["1.3B: memory reserved / estimate of --dry-run"].figure == "0.90"
 
 
+def test_way_that_was_not_measured_leaves_the_others():
+    rows = rows_of(seconds={"written": 0.5, "compiled": 0.4}, unmeasured={"plain": "out of memory"})
+    assert rows["1.3B, plain: MFU"].figure == "not measured: out of memory"
+    assert rows["1.3B, compiled: MFU"].is_met
+
+
 def test_blocks_that_do_not_compile_are_a_row():
     rows = rows_of(seconds={"written": 0.5, "plain": 0.4}, uncompiled_because="blocks are not compiled: no triton")
     assert rows["1.3B: torch.compile"].figure == "blocks are not compiled: no triton"
@@ -56,19 +64,100 @@ def test_unknown_gpu_is_held_against_its_matmul():
     assert rows_of(peak_tflops=None)["1.3B, plain: MFU"].figure == "73.3% of its own matmul"
 
 
-def test_failing_proof_is_a_row(monkeypatch):
+@pytest.fixture
+def proofs(monkeypatch):
+    """A function that replaces the proofs."""
+
+    def replace(**functions):
+        monkeypatch.setattr(gpu_proof, "PROOFS", functions)
+
+    return replace
+
+
+def raising(error):
     def fail(_):
-        yield Row(name="first", figure="1")
-        raise Failed("CUDA out of memory")
+        yield Row(name="before", figure="1")
+        raise error
 
-    monkeypatch.setitem(gpu_proof.PROOFS, "loss", fail)
-    first, second = collect(Place(), ["loss"])
-    assert (first.outcome, second.outcome) == ("", "MISSED")
-    assert second.figure == "failed: CUDA out of memory"
+    return fail
 
 
-def test_proof_without_time_refutes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_proof, "write_corpus", lambda _: None)
+@pytest.mark.parametrize(
+    ("error", "figure", "outcome"),
+    [
+        (Failed("no kernel image"), "failed: no kernel image", "MISSED"),
+        (FileNotFoundError(2, "No such file", "stop.json"), "failed: FileNotFoundError: [Errno 2] No such", "MISSED"),
+        (NotMeasured("CUDA out of memory"), "not measured: CUDA out of memory", ""),
+    ],
+)
+def test_failing_proof_is_a_row_among_the_others(proofs, error, figure, outcome):
+    proofs(first=raising(error), second=lambda _: iter([Row(name="after", figure="2")]))
+    before, failed, after = collect(Place(), ["first", "second"])
+    assert (before.name, failed.name, after.name) == ("before", "first", "after")
+    assert failed.figure.startswith(figure)
+    assert failed.outcome == outcome
+
+
+def test_hanging_proof_costs_its_own_rows(proofs):
+    def hang(_):
+        yield Row(name="before", figure="1")
+        time.sleep(60)
+
+    proofs(first=hang, second=lambda _: iter([Row(name="after", figure="2")]))
+    rows = list(collect(Place(), ["first", "second"], limit_s=0.2))
+    assert [row.name for row in rows] == ["before", "first", "after"]
+    assert rows[1].figure == "not measured: not done after 0 s"
+
+
+RANKS = {
+    "out of memory": (
+        "raise RuntimeError('CUDA out of memory. Tried to allocate')",
+        "not measured: RuntimeError: CUDA",
+    ),
+    "killed": ("os.kill(os.getpid(), 9)", "not measured: killed by the system"),
+    "crash": ("os.kill(os.getpid(), 11)", "failed: "),
+    "error": ("raise ValueError('bad shape')", "failed: ValueError: bad shape"),
+    "missing file": ("", "failed: FileNotFoundError"),
+    "hang": ("os.fork() or os.fork(); time.sleep(60)", "not measured: not done after 0 s"),
+}
+
+
+@pytest.mark.parametrize("kind", RANKS)
+def test_every_proof_survives_a_failing_process(tmp_path, monkeypatch, kind):
+    code, figure = RANKS[kind]
+    program = tmp_path / "rank.py"
+    program.write_text(f"#!{sys.executable}\nimport os, time\nprint('started', flush=True)\n{code}\n")
+    program.chmod(0o755)
+    (tmp_path / "corpus.idx").touch()
+    place = gpu_proof.Place(tmp_path, tiny=True, device="cpu")
+    monkeypatch.setattr(gpu_proof.sys, "executable", str(program))
+    started = time.monotonic()
+    *rows, titan = collect(place, list(gpu_proof.PROOFS), limit_s=0.5 if kind == "hang" else 60.0)
+    assert titan.name == "torchtitan"
+    assert len(rows) == len(gpu_proof.PROOFS) - 1
+    for row in rows:  # a guard is judged by what it leaves, whatever its process ended with
+        assert row.figure.startswith(figure) or ("guard" in row.name and figure.startswith("failed"))
+        assert row.is_met is (None if figure.startswith("not") else False)
+    assert time.monotonic() - started < 50  # nothing waits for what a hanging process has started
+
+
+def test_rows_are_written_as_they_come(tmp_path, capsys):
+    table = gpu_proof.Table(tmp_path / "build" / "rows.jsonl", as_json=True)
+    for number in (1, 2):
+        table.add(Row(name="a", figure=str(number), is_met=False, is_proof=number == 2))
+        rows = [json.loads(line) for line in (tmp_path / "build" / "rows.jsonl").read_text().splitlines()]
+        assert [row["figure"] for row in rows] == ["1", "2"][:number]
+        assert table.is_refuted is (number == 2)
+    table.end()
+    assert json.loads(capsys.readouterr().out) == rows
+
+
+def test_memory_is_judged():
+    assert rows_of()["1.3B: memory reserved / estimate of --dry-run"].is_met
+    assert rows_of(reserved=46 << 30)["1.3B: memory reserved / estimate of --dry-run"].is_met is False
+
+
+def test_proof_without_time_refutes_nothing(tmp_path):
     place = gpu_proof.Place(tmp_path, tiny=True, device="cpu", budget_s=0.0)
     (row,) = collect(place, ["loss"])
     assert row.figure == "not measured: no time left of 0 s"
