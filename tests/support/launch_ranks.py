@@ -2,17 +2,17 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.ports import HeldPort
+from tests.support.prepared import run
 
 
 def main(run_dir: Path, world: int) -> int:
     port, ranks = HeldPort(), []  # held until all ranks have ended: they need seconds until they connect
     for rank in range(world):
-        env = os.environ | {
+        env = {
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
             "LOCAL_RANK": str(rank % 2),
@@ -20,11 +20,16 @@ def main(run_dir: Path, world: int) -> int:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port.number),
         }
-        argv = [sys.executable, "-m", "opsctl.trainer", str(run_dir / "trainer.json")]
-        ranks.append(subprocess.Popen(argv, env=env))
-    (run_dir / "pids.json.part").write_text(json.dumps([rank.pid for rank in ranks]))
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            port.let_go()
+            os.environ.update(env)
+            sys.argv = ["opsctl.trainer", str(run_dir / "trainer.json")]
+            run("opsctl.trainer")
+            return 0
+    (run_dir / "pids.json.part").write_text(json.dumps(ranks))
     (run_dir / "pids.json.part").rename(run_dir / "pids.json")
-    codes = [rank.wait() for rank in ranks]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
     (run_dir / "codes.json").write_text(json.dumps(codes))
     return max(abs(code) for code in codes)
 

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.integration.trainer.conftest import ROOT
 from tests.support.ports import HeldPort
+from tests.support.prepared import Forked, server
 
 RANK = Path(__file__).with_name("trainer_rank.py")
 SLICE_RANK = Path(__file__).with_name("slice_rank.py")
@@ -28,15 +27,14 @@ def run_slices(run_dir: Path, world: int, cases: list[dict]) -> list[list[list[d
 
 def _run(script: Path, run_dir: Path, world: int, plan) -> list:
     (run_dir / "plan.json").write_text(json.dumps(plan))
-    with HeldPort() as port, (run_dir / "log").open("a") as log:
-        argv = [sys.executable, str(script), str(run_dir)]
-        ranks = [_start(argv, log, rank=rank, world=world, port=port.number) for rank in range(world)]
+    with HeldPort() as port:
+        ranks = [_start(script, run_dir, rank=rank, world=world, port=port.number) for rank in range(world)]
         codes = [rank.wait(timeout=400) for rank in ranks]
     assert codes == [0] * world, (run_dir / "log").read_text()
     return [json.loads((run_dir / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
 
-def _start(argv: list[str], log, *, rank: int, world: int, port: int) -> subprocess.Popen:
+def _start(script: Path, run_dir: Path, *, rank: int, world: int, port: int) -> Forked:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TRAIN_", "SLURM_"))}
     env |= {
         "PYTHONPATH": str(ROOT),
@@ -47,4 +45,4 @@ def _start(argv: list[str], log, *, rank: int, world: int, port: int) -> subproc
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    return subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+    return server().start(str(script), [str(run_dir)], env=env, cwd=Path.cwd(), log=run_dir / "log")

@@ -7,15 +7,14 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from opsctl.trainer.contract import Env, Heartbeat, StopReason, read_heartbeat, read_stop_reason
+from tests.support.prepared import ROOT, server
 
-ROOT = Path(__file__).parents[3]
 LAUNCH = Path(__file__).parents[2] / "support" / "launch_ranks.py"
 SWITCHES = {"kill": Env.KILL_SWITCH, "pause": Env.PAUSE_SWITCH, "save": Env.SAVE_SWITCH, "stop": Env.STOP_REQUEST}
 
@@ -41,9 +40,8 @@ class Attempt:
             Env.STACKS_REQUEST: str(run_dir / "stacks-request"),
             **{variable: str(run_dir / name) for name, variable in SWITCHES.items()},
         }
-        with self.log_path.open("w") as log:
-            argv = [sys.executable, str(LAUNCH), str(run_dir), str(world)]
-            self.launcher = subprocess.Popen(argv, env=env, stdout=log, stderr=log, cwd=run_dir)
+        self.log_path.write_text("")
+        self.launcher = server().start(str(LAUNCH), [str(run_dir), str(world)], env=env, cwd=run_dir, log=self.log_path)
 
     @property
     def log(self) -> str:
@@ -105,7 +103,7 @@ class Attempt:
         with contextlib.suppress(FileNotFoundError):
             for pid in json.loads((self.run_dir / "pids.json").read_text()):
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if str(self.run_dir) in Path(f"/proc/{pid}/cmdline").read_text():  # process ids are reused
+                    if Path(f"/proc/{pid}/cwd").resolve() == self.run_dir.resolve():  # process ids are reused
                         os.kill(pid, signal.SIGKILL)
 
 
