@@ -20,9 +20,10 @@ ATTEMPT = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
 def list_unfinalized(run: RunDir, history: TrainHistory) -> list[Attempt]:
     """Return the attempts that are not finalized, in the order of the journal; unjournalled attempts come last."""
     journalled = [name for name in history.started if name not in history.finalized]
-    known = {*history.left_out, *history.finalized}
-    unknown = (attempt for attempt in run.attempts() if ATTEMPT.fullmatch(attempt.name) and attempt.name not in known)
-    on_disk = sorted(attempt.name for attempt in unknown if not attempt.end.exists())
+    unknown = run.attempts(known={*history.left_out, *history.finalized})
+    on_disk = sorted(
+        attempt.name for attempt in unknown if ATTEMPT.fullmatch(attempt.name) and not attempt.end.exists()
+    )
     return [run.attempt(name) for name in dict.fromkeys([*journalled, *on_disk])]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import grp
 import os
 import stat
+from collections.abc import Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -182,13 +183,14 @@ class RunDir:
     def attempt(self, name: str) -> Attempt:
         return Attempt(self.path / "attempts" / name)
 
-    def attempts(self) -> list[Attempt]:
-        """Return every attempt that has a directory, unordered."""
+    def attempts(self, *, known: Set[str] = frozenset()) -> list[Attempt]:
+        """Return every attempt that has a directory, unordered, but those that are `known`."""
         directory = self.path / "attempts"
         try:
-            return [Attempt(directory / name) for name in list_names(directory) if is_directory(directory / name)]
+            names = [name for name in list_names(directory) if name not in known]
         except FileNotFoundError:
             return []
+        return [Attempt(directory / name) for name in names if is_directory(directory / name)]
 
     def attempt_logs(self, attempt: str) -> Path:
         return self.logs / attempt

@@ -1,0 +1,166 @@
+"""What opsctl costs a train with a long history, against one with a short history, in CPU seconds of one run.
+
+python -P benchmarks/scale.py            prints a table in some minutes; starts a sandbox
+python -P benchmarks/scale.py --json
+
+The largest size is that of three months on 16,384 GPUs: 5,000 attempts, 19 events each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from opsctl.guard.attempt_record import Start
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
+from opsctl.guard.unfinalized import list_unfinalized
+from opsctl.host.system import SystemClock
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, StopStep, to_line
+from opsctl.state.journal import Journal, replay
+from opsctl.state.records import to_text
+from opsctl.state.run_dir import RunDir
+
+OPSCTL = [sys.executable, "-P", "-m", "opsctl"]
+ATTEMPTS = (100, 1000, 5000)
+EVENTS_PER_ATTEMPT = 19
+ROUNDS = 3
+LINE = " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: 2.0E+00 | TFLOPs: 149.0 |\n"
+TRAIN = """name = "{name}"
+command = ["sleep", "3600"]
+[slurm]
+nodes = 1
+time_limit = "60"
+tasks = 2
+"""
+ARRAY = 900_000_000
+"""Of the made-up attempts: no array of the sandbox has this number."""
+
+
+@contextmanager
+def sandbox(home: Path) -> Iterator[dict[str, str]]:
+    env = {**os.environ, "XDG_STATE_HOME": str(home), "OPSCTL_SITE": str(home / "site.toml")}
+    env.pop("SLURM_CONF", None)
+    (home / "site.toml").write_text(f'root = "{home}/trains"\nengine = "sandbox"\nsandbox = "scale"\n')
+    subprocess.run([*OPSCTL, "sandbox", "up", "--name", "scale", "--nodes", "4"], env=env, check=True)
+    try:
+        yield env
+    finally:
+        subprocess.run([*OPSCTL, "sandbox", "down", "--name", "scale"], env=env, check=True)
+
+
+def make_history(run: RunDir, attempts: int) -> None:
+    """Give a train the records of so many ended attempts, as guards write them, before its running one."""
+    began = datetime.now(UTC) - timedelta(minutes=20 * (attempts + 1))
+    lines: list[bytes] = []
+    number = 0
+    journal = Journal(run, SystemClock())
+    own = journal.events()
+    for place in range(attempts):
+        name, at = f"{ARRAY + place}_1.0", began + timedelta(minutes=20 * place)
+        attempt = run.attempt(name)
+        attempt.path.mkdir(parents=True)
+        start = Start(
+            attempt=name, job=str(ARRAY + place), nodes="n1", node_count=1, gpus="", node="n1", at=at, checkpoint=0
+        )
+        attempt.start.write_text(to_text(start))
+        end = FinishedAttempt(
+            attempt=name,
+            outcome=Outcome.CRASHED,
+            action=Action.CONTINUE,
+            why="exit code 1",
+            started=at,
+            ended=at + timedelta(minutes=19),
+            new_checkpoint=True,
+        )
+        attempt.end.write_text(to_text(end))
+        steps = [StopStep(attempt=name, step="signal", why="limit")] * (EVENTS_PER_ATTEMPT - 2)
+        final = AttemptFinalized(attempt=name, outcome="crashed", action="continue", why="exit code 1")
+        events: list[Event] = [AttemptStarted(attempt=name, nodes="n1"), *steps, final]
+        for event in events:
+            number += 1
+            stamp = at if isinstance(event, AttemptStarted) else end.ended
+            lines.append(to_line(replace(event, number=number, at=stamp.isoformat())))
+    for event in own:  # the train's real events come after the history
+        number += 1
+        lines.append(to_line(replace(event, number=number)))
+    next(run.journal.glob("*.jsonl")).write_bytes(b"".join(lines))
+    run.main_log.parent.mkdir(exist_ok=True)
+    with run.main_log.open("w") as log:
+        log.writelines(LINE.format(step=step) for step in range(1, 20_001))
+    Journal(run, SystemClock()).leave_out_old()
+
+
+def cpu_s(argv: Sequence[str], env: dict[str, str]) -> float:
+    """Return the CPU seconds of a command and its children; the median of some rounds."""
+    times = []
+    for _ in range(ROUNDS):
+        before = os.times()
+        subprocess.run(argv, env=env, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        after = os.times()
+        spent = (after.children_user + after.children_system) - (before.children_user + before.children_system)
+        times.append(spent)
+    return statistics.median(times)
+
+
+def in_process_s(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return statistics.median(times)
+
+
+def measure(home: Path, env: dict[str, str], attempts: int) -> dict[str, float]:
+    """Return CPU seconds by what was done."""
+    name = f"t{attempts}"
+    path = home / f"{name}.toml"
+    path.write_text(TRAIN.format(name=name))
+    subprocess.run([*OPSCTL, "launch", str(path)], env=env, check=True, stdout=subprocess.DEVNULL)
+    run = RunDir(home / "trains" / name)
+    make_history(run, attempts)
+
+    def start_guard() -> None:
+        history = replay(Journal(run, SystemClock()).events())
+        list_unfinalized(run, history)
+
+    watch = [*OPSCTL, "watch", "--train", name]
+    cpu_s(watch, env)
+    event = StopStep(attempt=f"{ARRAY}_1.0", step="signal", why="limit")
+    return {
+        "journal: one append": in_process_s(lambda: Journal(run, SystemClock()).append(event)),
+        "guard: history and open attempts": in_process_s(start_guard),
+        "status": cpu_s([*OPSCTL, "status", name], env),
+        "watch, later cycles": cpu_s(watch, env),
+        "metrics --quick": cpu_s([*OPSCTL, "metrics", "--quick", name], env),
+        "metrics": cpu_s([*OPSCTL, "metrics", name], env),
+        "report": cpu_s([*OPSCTL, "report", name], env),
+    }
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="opsctl-scale-") as place, sandbox(Path(place)) as env:
+        sizes = {attempts: measure(Path(place), env, attempts) for attempts in ATTEMPTS}
+    if "--json" in sys.argv:
+        print(json.dumps(sizes, indent=2))
+        return
+    smallest, largest = ATTEMPTS[0], ATTEMPTS[-1]
+    print(f"| CPU seconds | {' | '.join(f'{attempts:,} attempts' for attempts in ATTEMPTS)} | growth |")
+    print("|---" * (len(ATTEMPTS) + 2) + "|")
+    for name in sizes[smallest]:
+        figures = " | ".join(f"{sizes[attempts][name]:.3f}" for attempts in ATTEMPTS)
+        print(f"| {name} | {figures} | {sizes[largest][name] / max(sizes[smallest][name], 1e-4):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
