@@ -73,8 +73,9 @@ def test_armed_switches_are_sorted_by_strength(run):
 def test_requests_are_sorted_by_age(run):
     first = switches.request(run, RequestKind.RELEASE, exclude="node001")
     second = switches.request(run, RequestKind.RELEASE)
-    os.utime(first, (2, 2))
-    os.utime(second, (1, 1))
+    moment_ns = second.stat().st_mtime_ns
+    os.utime(second, ns=(moment_ns, moment_ns - 10**9))
+    os.utime(first, ns=(moment_ns, moment_ns))
     assert [(request.exclude, request.path) for request in switches.list_requests(run)] == [
         ("", second),
         ("node001", first),
