@@ -16,7 +16,7 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.launch.switch_readers import UnansweredSave, find_unanswered_save
-from opsctl.state.events import RollbackUndone, RolledBack
+from opsctl.state.events import RESTARTS, AttemptFinalized, RollbackUndone, RolledBack
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.records import decode
 from opsctl.state.time_stamps import date_by_first_sight
@@ -27,6 +27,7 @@ from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table
 from opsctl.trainer.manifest import verify
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.failures import find_hold
 
 LATE_INTERVALS = 3.0
 """A checkpoint is late after this many intervals plus GRACE_S, which covers loading and saving."""
@@ -186,6 +187,9 @@ def _find_begin(train: WatchedTrain, newest: Save | None) -> datetime | None:
 
 
 def _find_standing(train: WatchedTrain) -> tuple[EndedAttempt, ...]:
+    """Return the attempts that did not advance the train; none while its hold after a failure reports the cause."""
+    if find_hold(train.events):
+        return ()
     count = train.config.watch.stalled_attempts
     attempts = read_ended_attempts(train, count)
     return tuple(attempts) if not train.is_over and is_standstill(attempts, count) else ()
@@ -260,10 +264,15 @@ def measure_running_s(train: WatchedTrain, since: datetime | None, now: datetime
 
 
 def read_ended_attempts(train: WatchedTrain, count: int) -> list[EndedAttempt]:
-    """Return the progress of the last `count` attempts whose end says something, the newest last."""
+    """Return the progress of the last `count` attempts since a person last restarted the train, the newest last.
+
+    Without those whose end says nothing.
+    """
     ended: list[EndedAttempt] = []
     names = list(train.snapshot.history.started) if train.snapshot else []
-    for name in reversed(names):
+    since = max((event.number for event in train.events if isinstance(event, RESTARTS)), default=0)
+    early = {event.attempt for event in train.events if isinstance(event, AttemptFinalized) and event.number < since}
+    for name in reversed([name for name in names if name not in early]):
         if len(ended) == count:
             break
         if attempt := _read_end(train, name):

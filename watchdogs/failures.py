@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
 from opsctl.base.findings import Finding, Level
-from opsctl.base.nodesets import nodeset
+from opsctl.base.nodesets import expand_if_list, nodeset
 from opsctl.base.statements import Remedy, advise, quote, state
 from opsctl.state.events import (
     AttemptFinalized,
+    Cancelled,
     Diagnosed,
     Event,
     ExclusionDecided,
@@ -21,10 +23,14 @@ from opsctl.state.events import (
     Submitted,
     cancels_train,
 )
+from opsctl.state.journal import replay
+from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.held_cause import advise_still, describe_cause
 
-HELD, CONTINUES_WITHOUT = "failures.held", "failures.continues_without"
-"""Kinds of findings about a held train, and about a train that lost nodes and goes on without them."""
+HELD, STOPPED, CONTINUES_WITHOUT = "failures.held", "failures.stopped", "failures.continues_without"
+"""Kinds of findings about a held train, about a train that stopped with an empty queue, and about a train that lost
+nodes and goes on without them."""
 SAYS = {
     "hold-queued": (HELD, "release"),
     "propose-hold": ("failures.proposes_hold", "hold"),
@@ -46,27 +52,49 @@ class Failures:
         return target
 
     def judge(self, observation: WatchedTrain, now: datetime) -> list[Finding]:
-        return failures(observation.name, observation.events, now)
+        snapshot = observation.snapshot
+        waiting = snapshot.waiting_tasks if snapshot else None
+        return failures(observation.run, observation.events, now, waiting=waiting)
 
 
-def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding]:
-    """Return one finding per attempt that led to a hold or an exclusion, from the journal's events. Pure."""
-    held, taken = _held(events), _taken(events, now)
+def failures(run: RunDir, events: Sequence[Event], now: datetime, *, waiting: int | None = None) -> list[Finding]:
+    """Return one finding per attempt that led to a hold or an exclusion, from the journal's events. Pure.
+
+    `waiting` is the number of queued tasks; None if it is unknown. A hold that a person ended is a finding as well, so
+    that its alert ends with what the person did.
+    """
+    train, hold, taken = run.name, find_hold(events), _taken(events, now)
+    held = hold.event if hold and hold.end is None else None
     attempts = dict.fromkeys([*taken, *([held.attempt] if held else [])])
-    findings = [_of(train, attempt, events, held, taken.get(attempt)) for attempt in attempts]
+    findings = [_of(run, attempt, events, held, taken.get(attempt), waiting=waiting) for attempt in attempts]
+    if hold and hold.end and hold.event.attempt not in attempts:
+        says = state(f"failures.{_ENDS[type(hold.end)]}", train=train, person=hold.end.actor.partition("@")[0])
+        findings.append(Finding(key=f"failures/{train}/{hold.event.attempt}", level=Level.OK, says=says, train=train))
     well = Finding(key=f"failures/{train}", level=Level.OK, says=state("failures.none", train=train), train=train)
     return findings or [well]
 
 
-def _held(events: Sequence[Event]) -> AttemptFinalized | None:
-    """Return the event that holds the queued tasks, or proposes to; None for a pause or after a person's decision."""
+@dataclass(frozen=True, slots=True)
+class FailureHold:
+    """A hold after a failure, or the proposal of one, and the event with which a person ended it."""
+
+    event: AttemptFinalized
+    end: Event | None
+
+
+def find_hold(events: Sequence[Event]) -> FailureHold | None:
+    """Return the hold by the last attempt that ended, if its end held the queued tasks; None for a pause."""
     finalized = [event for event in events if isinstance(event, AttemptFinalized)]
     if not finalized or finalized[-1].action not in SAYS or finalized[-1].outcome == "paused":
         return None
-    decisions = Submitted | HoldReleased | (Held if finalized[-1].action == "propose-hold" else HoldReleased)
-    later = [event for event in events if event.number > finalized[-1].number]
-    is_over = any(isinstance(event, decisions) or cancels_train(event) for event in later)
-    return None if is_over else finalized[-1]
+    ends: tuple[type[Event], ...] = (Submitted, HoldReleased)
+    ends += (Held,) if finalized[-1].action == "propose-hold" else ()
+    later = (event for event in events if event.number > finalized[-1].number)
+    decisions = (event for event in later if isinstance(event, ends) or cancels_train(event))
+    return FailureHold(finalized[-1], next(decisions, None))
+
+
+_ENDS = {Submitted: "launched", HoldReleased: "released", Held: "held_by_hand", Cancelled: "cancelled"}
 
 
 def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided]:
@@ -86,12 +114,15 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided
 
 
 def _of(
-    train: str,
+    run: RunDir,
     attempt: str,
     events: Sequence[Event],
     held: AttemptFinalized | None,
     taken: ExclusionDecided | None,
+    *,
+    waiting: int | None,
 ) -> Finding:
+    train = run.name
     last = taken.attempt if taken else attempt
     causes = [event for event in events if isinstance(event, Diagnosed) and event.attempt == last]
     cause = causes[-1] if causes else None
@@ -100,17 +131,23 @@ def _of(
     nodes = taken.nodes if taken else nodes
     is_excluded = taken is not None and taken.excluded
     if held is not None and holds:
-        says = state(SAYS[held.action][0], train=train, attempt=attempt, outcome=held.outcome, why=str(held.why))
+        kind = STOPPED if waiting == 0 and held.action == "hold-queued" else SAYS[held.action][0]
+        why = describe_cause(replay(list(events))) or f"{attempt} {held.outcome}: {held.exit_why or held.why}"
+        says = state(
+            kind, train=train, cause=why, waiting=waiting, attempt=attempt, outcome=held.outcome, why=str(held.why)
+        )
     else:
         kind = "failures.proposes_exclusion" if taken and taken.proposed else "failures.continues_with"
         kind = CONTINUES_WITHOUT if is_excluded else kind
         says = state(kind, train=train, nodes=nodes, attempt=last, why=str(taken.reason) if taken else "")
     actions = [quote(text) for text in (taken.done if taken else ())]
-    actions += [state("failures.held_queued", train=train)] if held and holds and held.action != "propose-hold" else []
+    is_held = held is not None and holds and held.action != "propose-hold" and waiting != 0
+    actions += [state("failures.held_queued", train=train)] if is_held else []
     quoted = cause.evidence if cause else ()
     evidence = (*quoted, *cause.also) if cause else ()
     name = cause.cause if cause else ""
-    advice = cause.advice if cause else ""
+    out = expand_if_list(nodes) if is_excluded else ()
+    advice = advise_still(cause, out) if cause else ""
     return Finding(
         key=f"failures/{train}/{attempt}",
         level=Level.WARNING if is_excluded and not holds else Level.CRITICAL,
@@ -123,15 +160,18 @@ def _of(
         names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(quoted)))),
         evidence=evidence,
         actions=tuple(actions),
-        fix=_advise(train, advice, nodes if taken else "", action=held.action if held and holds else ""),
+        fix=_advise(run, advice, nodes if taken else "", action=held.action if held and holds else "", waiting=waiting),
         is_certain=True,
     )
 
 
-def _advise(train: str, advice: str, nodes: str, *, action: str) -> Remedy:
+def _advise(run: RunDir, advice: str, nodes: str, *, action: str, waiting: int | None) -> Remedy:
+    """Return the commands that work now: a train with an empty queue has nothing to release."""
+    train = run.name
     if action.startswith("propose"):
         return advise("remedy.to_confirm", ("opsctl", "why", train), ("opsctl", SAYS[action][1], train), text=advice)
     health = [("opsctl", "health", nodes)] if nodes else []
-    commands = [("opsctl", "why", train), *health, *([("opsctl", "release", train)] if action else [])]
+    resume = ("opsctl", "launch", str(run.config)) if waiting == 0 else ("opsctl", "release", train)
+    commands = [("opsctl", "why", train), *health, *([resume] if action else [])]
     kind = "remedy.after_repair" if action else "remedy.after_failure"
     return advise(f"{kind}_of_nodes" if nodes else kind, *commands, text=advice)

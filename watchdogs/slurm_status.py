@@ -14,10 +14,11 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, JobState
 from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
 from opsctl.launch.train_arrays import TrainSnapshot
-from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word
+from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_own_hold, word
 from opsctl.settings.watch import WatchSettings
 from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.failures import find_hold
 
 CUT_OFF = timedelta(minutes=10)
 """Time for which an interrupted submission counts as unknown."""
@@ -39,6 +40,8 @@ class QueueObservation:
     jobs: tuple[Job, ...] = ()
     ended: str = ""
     """Why the train needs no task; empty if the train needs one."""
+    is_stopped: bool = False
+    """Whether the last attempt ended in a failure after which no task starts: the alert of the failure says so."""
     idle_since: datetime | None = None
     """Start of the time in which tasks wait and none runs."""
     stuck_since: datetime | None = None
@@ -65,10 +68,10 @@ class QueueObservation:
     @property
     def kinds(self) -> dict[WaitKind, Job]:
         """The kinds of waiting, with the first row of each kind."""
-        kinds = {classify_wait(job): job for job in reversed(self.waiting)}
-        if self.snapshot.history.held and (job := kinds.pop(WaitKind.ADMIN, None)):
-            kinds.setdefault(WaitKind.HELD, job)  # the train's owner is the administrator who held the job
-        return kinds
+        return {classify_wait(job, is_ours=self.is_own_hold(job)): job for job in reversed(self.waiting)}
+
+    def is_own_hold(self, job: Job) -> bool:
+        return is_own_hold(job, self.snapshot.history)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +96,14 @@ class SlurmStatus:
     def probe(self, context: WatchContext, target: WatchedTrain) -> QueueObservation:
         assert target.snapshot is not None
         jobs = tuple(job for job in (*target.snapshot.jobs, *target.also) if not job.state.is_final)
+        hold = find_hold(target.events)
         queue = QueueObservation(
-            train=target.name, snapshot=target.snapshot, jobs=jobs, ended=target.why_ended, limits=context.site.watch
+            train=target.name,
+            snapshot=target.snapshot,
+            jobs=jobs,
+            ended=target.why_ended,
+            is_stopped=hold is not None and hold.end is None,
+            limits=context.site.watch,
         )
         return self._remember(context, target, queue)
 
@@ -207,7 +216,7 @@ def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
     facts: dict[str, Value] = {
         "train": queue.train,
         "array": job.array,
-        "why": explain_wait(job) or "waits",
+        "why": explain_wait(job, is_ours=queue.is_own_hold(job)) or "waits",
         "age_s": idle_s,
     }
     if WaitKind.HELD in kinds and len(kinds) == 1:
@@ -233,6 +242,8 @@ def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
     train = queue.train
     if queue.ended:
         return Level.OK, state("queue.over", train=train, why=queue.ended), ()
+    if queue.is_stopped:
+        return Level.OK, state("queue.stopped", train=train), ()
     begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
         return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch")

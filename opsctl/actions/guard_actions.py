@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
-from opsctl.base.errors import ConfigError
+from opsctl.base.errors import ConfigError, OpsctlError
 from opsctl.base.findings import Level
 from opsctl.guard.attempt_record import check_batch_job, choose_first_nodes
 from opsctl.guard.supervisor import GUARD_SIGNALS, Supervisor
@@ -80,6 +80,14 @@ def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     return replace(app.node_care, jobs=dict.fromkeys(list_allocated(env), own_job(env)))
 
 
+def _count_waiting(app: App, train: RunDir) -> int | None:
+    """Return the number of queued tasks, which an alert names; None if Slurm does not answer."""
+    try:
+        return app.arrays(train).check().waiting_tasks
+    except OpsctlError:
+        return None
+
+
 def notify(app: App, train: RunDir) -> None:
     """Send alerts of failures at once. Raises OpsctlError.
 
@@ -90,15 +98,14 @@ def notify(app: App, train: RunDir) -> None:
         return
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (slow import: all watchdogs)
 
-    findings = failures(train.name, events, app.clock.now())
+    findings = failures(train, events, app.clock.now(), waiting=_count_waiting(app, train))
     if all(finding.level is Level.OK for finding in findings):
         return
     from opsctl.alerts import dispatch  # noqa: PLC0415 (slow import: templates)
     from opsctl.host.isolation import Failed, Isolation  # noqa: PLC0415 (as above)
     from opsctl.launch.tracker_runs import add_links  # noqa: PLC0415 (as above)
 
-    site = app.alerting.site.path
-    if site.exists() and site.stat().st_uid != os.geteuid():
+    if not app.alerting.ledger.is_own:
         return
     linked = add_links(findings, train, events)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opsctl.actions.end_hold_alert import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult
 from opsctl.app import App
@@ -15,7 +16,7 @@ from opsctl.state.run_dir import RunDir
 
 
 def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show) -> SteerResult:
-    """Queue tasks after the last array of a train that is queued or running. Preflight runs before.
+    """Queue tasks after the last array of a train, or start an ended train again. Preflight runs before.
 
     Raises ConfigError with every error of preflight, InputError, RunDirError.
     """
@@ -25,24 +26,22 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
         raise InputError(f"{run.name}: {tasks} tasks cannot be queued", hint="give a number from 1 on")
     check_not_rolling_back(run, app.clock)
     jobs = app.arrays(run).check().jobs
-    if not jobs:
-        raise InputError(
-            f"{run.name}: nothing is queued or running", hint=f"opsctl launch {run.config} starts the train"
-        )
-    after = jobs[-1].array
+    after = jobs[-1].array if jobs else ""
     options = LaunchOptions(after=after, tasks=tasks)
     config = read_text(run.config, MAX_SETTINGS_BYTES)
     launch = prepare_train(app, load_launched(run), config, options, where=str(run.config), warn=show)
+    behind = f", after array {after}" if after else ""
     what = f"{tasks} task{'s' * (tasks != 1)}"
     nodes = launch.plan.spec.nodes
     if dry_run:
-        text = f"would queue {what} of {nodes} node{'s' * (nodes != 1)} after array {after}"
+        text = f"would queue {what} of {nodes} node{'s' * (nodes != 1)}{behind}"
         return SteerResult(data={"would": "queue", "after": after, "tasks": tasks}, text=text)
     submitted = launch.find_submitted()
     if submitted is None:
         reconcile_own_train(app, run, show=show)
         submitted = launch.carry_out()
-    text = "; ".join([f"queued {what} as array {submitted.array}, after array {after}", *submitted.notes])
+        end_hold_alert(app, run)
+    text = "; ".join([f"queued {what} as array {submitted.array}{behind}", *submitted.notes])
     return SteerResult(data={"done": "queued", "array": submitted.array, "tasks": submitted.tasks}, text=text)
 
 

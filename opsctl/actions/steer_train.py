@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from opsctl.actions.end_hold_alert import end_hold_alert
 from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
@@ -86,7 +87,9 @@ def release_train(app: App, run: RunDir, exclude: str, *, dry_run: bool = False,
         return _release(app, run, exclude, dry_run=True)
     reconcile_own_train(app, run, show=show)
     with without_rollback(run, app.clock):
-        return _release(app, run, exclude, dry_run=False)
+        result = _release(app, run, exclude, dry_run=False)
+    end_hold_alert(app, run)
+    return result
 
 
 def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResult:

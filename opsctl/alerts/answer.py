@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from opsctl.alerts.own_line import EMPHASIS, find_own_line
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import parse_duration
 
 MAX_SILENCE = timedelta(days=7)
@@ -31,31 +32,13 @@ class AnswerVerb(StrEnum):
 
 
 BUTTONS = {"silence": "silence 4h"}
-"""The answers of buttons and reactions that are more than their word."""
-REACTIONS = {
-    **dict.fromkeys(
-        ("eyes", "white_check_mark", "heavy_check_mark", "+1", "thumbsup", "ok_hand"), AnswerVerb.ACK.value
-    ),
-    **dict.fromkeys(("zzz", "no_bell", "mute"), BUTTONS["silence"]),
-}
-"""Reactions of Slack. A train is held or released by words only: a reaction is given too easily."""
-_ACK_NAMES = "|".join(re.escape(name) for name, text in REACTIONS.items() if text == AnswerVerb.ACK)
+"""The answers of buttons that are more than their word."""
+_TABLE = read_package_table("alerts/answers.toml")
+_FORMS = {name: re.compile(form, re.IGNORECASE) for name, form in _TABLE["forms"].items()}
+_ACK_NAMES = "|".join(re.escape(name) for name, text in _TABLE["reactions"].items() if text == "ack")
 _SIGNS = re.compile(rf"(?:\s*(?:[👍👌✅✔☑👀]|:(?:{_ACK_NAMES}):))+$")
 """Signs that acknowledge, alone or behind a word."""
 _SKIN = re.compile(r":skin-tone-\d:|[\U0001f3fb-\U0001f3ff]")
-_THANKS = re.compile(r",?\s+(?:please|pls|thanks|thank you|thx|bitte|danke|merci|gracias|grazie)[.!]*$", re.IGNORECASE)
-_ACK = re.compile(r"(?:ack|acked|acknowledged?)(?:(?:[:,]\s*|\s+[-–—]\s+)(?P<reason>.+))?", re.IGNORECASE)
-_SILENCE = re.compile(
-    r"silence\s+(?:for\s+)?(?:until\s+(?P<until>.+?)|(?P<span>[^:,]+?))(?:(?::\s+|,\s*|\s+[-–—]\s+)(?P<reason>.+))?",
-    re.IGNORECASE,
-)
-_STEER = re.compile(r"(?P<verb>hold|release)(?:\s+(?P<train>[\w.-]+))?(?:\s*:\s*(?P<reason>.*))?", re.IGNORECASE)
-_CONFIRM = re.compile(r"confirm|confirmed|yes", re.IGNORECASE)
-_SPAN_PART = re.compile(
-    r"(\d+)\s*(?:(w)(?:eeks?)?|(d)(?:ays?)?|(h)(?:ours?|rs?)?|(m)(?:inutes?|ins?)?)(?![a-z])\s*",
-    re.IGNORECASE | re.ASCII,
-)
-_UNTIL = re.compile(r"(?:(?P<day>\d{4}-\d\d-\d\d|tomorrow)\s+)?(?P<hour>\d{1,2}):(?P<minute>\d\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +81,11 @@ def _parse_line(line: str, now: datetime) -> Instruction | None:
     text = _SIGNS.sub("", words)
     if words and not text:
         return Instruction(verb=AnswerVerb.ACK)
-    line = _THANKS.sub("", " ".join(text.split())).strip(EMPHASIS).rstrip(".!")
-    for form, read in ((_ACK, _read_ack), (_SILENCE, partial(_read_silence, now=now)), (_STEER, _read_steer)):
-        if match := form.fullmatch(line):
+    line = _FORMS["thanks"].sub("", " ".join(text.split())).strip(EMPHASIS).rstrip(".!")
+    for form, read in (("ack", _read_ack), ("silence", partial(_read_silence, now=now)), ("steer", _read_steer)):
+        if match := _FORMS[form].fullmatch(line):
             return read(match)
-    return Instruction(verb=AnswerVerb.CONFIRM) if _CONFIRM.fullmatch(line) else None
+    return Instruction(verb=AnswerVerb.CONFIRM) if _FORMS["confirm"].fullmatch(line) else None
 
 
 def _read_reason(match: re.Match[str]) -> str:
@@ -128,14 +111,14 @@ def _read_silence(match: re.Match[str], now: datetime) -> Instruction | None:
 
 def _read_span(text: str) -> timedelta:
     """Read `2h`, `2 hours`, `1 h 30 min`. Raises ValueError."""
-    if _SPAN_PART.sub("", text):
+    if _FORMS["span"].sub("", text):
         raise ValueError(text)
-    return parse_duration(_SPAN_PART.sub(r"\1\2\3\4\5", text).lower())
+    return parse_duration(_FORMS["span"].sub(r"\1\2\3\4\5", text).lower())
 
 
 def _read_until(text: str, now: datetime) -> datetime:
     """Read a time of day, the next one or that of a given day. Raises ValueError."""
-    match = _UNTIL.fullmatch(text)
+    match = _FORMS["until"].fullmatch(text)
     if match is None:
         raise ValueError(text)
     until = now.replace(fold=0, hour=int(match["hour"]), minute=int(match["minute"]), second=0, microsecond=0)

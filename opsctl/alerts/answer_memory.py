@@ -60,10 +60,7 @@ _MEMORY = TypeAdapter(AnswerMemory)
 def load(site: SiteDir) -> AnswerMemory:
     """Return what is remembered; nothing if the file is missing or cannot be read."""
     try:
-        fields = read_json(site.alerts / "answers.json", MAX_STATE_BYTES)
-        if isinstance(fields, list):  # of a version that remembered handled answers alone
-            fields = {"handled": fields}
-        return _MEMORY.validate_python(fields)
+        return _MEMORY.validate_python(read_json(site.alerts / "answers.json", MAX_STATE_BYTES))
     except (OSError, ValueError, TypeError):
         return AnswerMemory()
 

@@ -128,6 +128,11 @@ class AlertLedger:
         return self._files.read()
 
     @property
+    def is_own(self) -> bool:
+        """Whether this user owns the site's ledger, or could create it."""
+        return _is_own(self.site.path)
+
+    @property
     def _files(self) -> LedgerFiles:
         return LedgerFiles(self.site, self.spare)
 

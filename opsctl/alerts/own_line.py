@@ -7,16 +7,13 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 
+from opsctl.base.tables import read_package_table
+
 MAX_GREETING_WORDS = 4
 MAX_ATTRIBUTION_LINES = 3
 EMPHASIS = "*_~`\"'“”„‘’«» \t"
 """Marks that clients put around a word: of markdown, of Slack, and quotation marks."""
-_GREETING = re.compile(
-    r"(?:hi|hello|hallo|hey|dear|good (?:morning|evening|day)|moin|guten (?:tag|morgen|abend)|servus|bonjour|bonsoir"
-    r"|salut|hola|buenos d[ií]as|ciao|buongiorno|olá|hej|hei|hoi|cześć|ahoj|merhaba|привет|здравствуйте|你好|您好"
-    r"|こんにちは)(?!\w)[^:?]*",
-    re.IGNORECASE,
-)
+_GREETING = re.compile(read_package_table("alerts/answers.toml")["forms"]["greeting"], re.IGNORECASE)
 _DATE = re.compile(r"\d{1,2}:\d\d|(?<!\d)20\d\d(?!\d)")
 _FENCE = "```"
 _BLOCKS = frozenset({"address", "blockquote", "br", "div", "h1", "h2", "h3", "hr", "li", "ol", "p", "pre", "tr", "ul"})

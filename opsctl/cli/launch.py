@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from opsctl.actions.end_hold_alert import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.cli.options import allow_option
@@ -55,6 +56,7 @@ def launch(
     if submitted is None:
         reconcile_own_train(app, run, show=print_on_stderr)
         submitted = planned.carry_out()
+        end_hold_alert(app, run)
     action = "was already submitted" if submitted.already else "submitted"
     lines = [
         f"{plan.train}: {action} as array {submitted.array}, {submitted.tasks} tasks; its run directory is {run.path}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from opsctl.actions.end_hold_alert import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
@@ -92,6 +93,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
             f"{run.name}: the job is not yours to cancel",
             hint=f"opsctl kill-switch arm {run.name} --reason ... asks it to save and stop, and cancels the queue",
         ) from error
+    end_hold_alert(app, run)
     print_train_result(run.name, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}")
 
 

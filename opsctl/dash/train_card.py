@@ -90,7 +90,7 @@ def make_card(
     )
     headline = write_headline(status, history, outlook)
     lines = drop_repeated_steps(recent_iterations(run.main_log, CURVE_LINES, read_step_pattern(run)))
-    words = explain(status, history, excluded)
+    words = explain(status, history, excluded, str(run.config))
     dry = queue_end.describe(now) if queue_end and status.state in {"running", "queued"} else ""
     marks = _list_marks(status)
     # While a rollback runs or waits to be finished, a release would start a task from a wrong checkpoint.
@@ -200,7 +200,7 @@ def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours:
     elif status.waiting:
         verbs.append("hold")
     verbs += ["save"] if status.state in {"running", "queued"} else []
-    if is_ours and status.state in {"running", "queued"}:
+    if is_ours and status.state in {"running", "queued", "ended"}:
         verbs.insert(0 if is_short else len(verbs), "queue")
     if is_ours and status.state in {"running", "queued", "held"}:
         has_checkpoint = status.progress is not None and status.progress.checkpoint_step is not None

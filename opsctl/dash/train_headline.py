@@ -14,9 +14,9 @@ from opsctl.dash.show_times import format_clock
 from opsctl.diagnosis.causes import find_row
 from opsctl.launch.wait_reasons import WaitKind
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
 from opsctl.watchdogs.failures import CONTINUES_WITHOUT
+from opsctl.watchdogs.held_cause import describe_cause, list_same_cause
 
 
 class Tone(StrEnum):
@@ -152,7 +152,7 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
     if last is None:
         return Headline(tone=Tone.QUIET, text="nothing is queued, and no attempt has run")
     tone = Tone.QUIET if last.outcome in PLANNED else Tone.RED
-    return Headline(tone=tone, text=find_cause(status, history) or f"{last.outcome}: {last.why}", since=last.at)
+    return Headline(tone=tone, text=describe_cause(history) or f"{last.outcome}: {last.why}", since=last.at)
 
 
 def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
@@ -178,7 +178,7 @@ def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     held = history.held
     why = str(held.reason) if held else _describe_waiting(status)
     if is_by_opsctl and last:
-        why = find_cause(status, history) or f"{last.outcome}: {last.why}"
+        why = describe_cause(history) or f"{last.outcome}: {last.why}"
     tone, since = Tone.RED if is_by_opsctl else Tone.AMBER, held.when if held else None
     return Headline(tone=tone, text=why, since=since, short=_name_cause(status, history) if is_by_opsctl else "")
 
@@ -186,7 +186,7 @@ def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
 def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
     """Return the diagnosed cause without nodes: `GPU fell off the bus, 6 times`; empty without a diagnosis."""
     attempt = status.last_attempt.attempt if status.last_attempt else ""
-    if not find_cause(status, history):
+    if not describe_cause(history):
         return ""
     count, diagnosis = len(list_same_cause(history, attempt)), history.diagnosed[attempt]
     cause = find_row(diagnosis.cause)
@@ -205,35 +205,6 @@ def name_holder(status: TrainStatus, history: TrainHistory) -> str:
     if is_held_by_opsctl(status):
         return "opsctl"
     return history.held.actor.partition("@")[0] if history.held else "hand or Slurm"
-
-
-def find_cause(status: TrainStatus, history: TrainHistory) -> str:
-    """Return the diagnosed cause of the last end in a few words, with nodes and count: `a GPU fell off node017, twice`.
-
-    Empty without a diagnosis.
-    """
-    last = history.diagnosed.get(status.last_attempt.attempt) if status.last_attempt else None
-    if last is None or last.cause in {"nothing", "unknown"}:
-        return ""
-    same = list_same_cause(history, last.attempt)
-    nodes = list(dict.fromkeys(filter(None, (event.node for event in same))))
-    on = f" on {nodes[0]}" if len(nodes) == 1 else ""
-    if len(nodes) > 1:
-        on = f" on {len(nodes)} nodes, last {nodes[0]}"
-    times = {0: "", 1: "", 2: ", twice"}.get(len(same), f", {len(same)} times in a row")
-    return f"{last.says}{on}{times}"
-
-
-def list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:
-    """Return the diagnoses of the newest attempts, all with the cause of `attempt`, the newest first."""
-    last = history.diagnosed.get(attempt)
-    same: list[Diagnosed] = []
-    for name in reversed(history.finalized):
-        diagnosis = history.diagnosed.get(name)
-        if last is None or diagnosis is None or diagnosis.cause != last.cause:
-            break
-        same.append(diagnosis)
-    return same
 
 
 def name_attempt(attempt: str, history: TrainHistory) -> str:

@@ -6,17 +6,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.base.nodesets import expand_if_list
 from opsctl.dash.show_times import format_ago
-from opsctl.dash.train_headline import find_cause, is_held_by_opsctl, list_same_cause, name_attempt
-from opsctl.diagnosis.causes import find_row
+from opsctl.dash.train_headline import is_held_by_opsctl, name_attempt
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
-from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import CHANGES, NeededChange, Reason
 from opsctl.telemetry.progress.run_progress import Progress
+from opsctl.watchdogs.held_cause import advise_still, describe_cause, list_same_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,34 +47,33 @@ class ShownRollback:
     is_undo: bool = False
 
 
-def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str]) -> StateReason:
-    """Return the reason of a held or ended train; empty for any other."""
+def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str], config: str = "") -> StateReason:
+    """Return the reason of a held or ended train; empty for any other. `config` is the train.toml to launch again."""
     last = status.last_attempt
     if status.state == "held" and not is_held_by_opsctl(status):
         return StateReason(steps=(NextStep(text="Release the train.", command=f"opsctl release {status.train}"),))
     if status.state not in {"held", "ended"} or last is None:
         return StateReason()
     diagnosis = history.diagnosed.get(last.attempt)
+    advice = advise_still(diagnosis, excluded) if diagnosis else last.advice
     return StateReason(
         why=_describe_end(status, history, last),
         evidence=find_matched_line(diagnosis.cause, diagnosis.evidence) if diagnosis else "",
-        steps=tuple(_list_steps(status, history, advise(diagnosis, excluded) if diagnosis else last.advice)),
+        steps=tuple(_list_steps(status, history, advice, config or f"{status.train}.toml")),
     )
 
 
-def _list_steps(status: TrainStatus, history: TrainHistory, advice: str) -> Iterator[NextStep]:
-    """Yield the fix, and the release of a held train after the fix."""
-    if status.state != "held":
-        yield NextStep(text=advice or "Find the cause of the end.", command=f"opsctl why {status.train}")
-        return
-    reason = _find_reason(history)
+def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, config: str) -> Iterator[NextStep]:
+    """Yield the fix, and what lets the train go on after the fix: the release, or a launch if nothing is queued."""
+    reason, is_held = _find_reason(history), status.state == "held"
     default = CHANGES[NeededChange.CAUSE]
     change, command = CHANGES.get(reason.change, default) if reason else default
-    yield NextStep(
-        text=" ".join(filter(None, (f"Before the release, {change}.", advice))),
-        command=f"{command} {status.train}" if command else "",
-    )
-    yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}")
+    first = f"Before the {'release' if is_held else 'next launch'}, {change}."
+    yield NextStep(text=" ".join(filter(None, (first, advice))), command=f"{command} {status.train}" if command else "")
+    if is_held:
+        yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}")
+    else:
+        yield NextStep(text="Then queue tasks again.", command=f"opsctl launch {config}")
 
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:
@@ -84,7 +81,7 @@ def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt)
     count, reason = len(list_same_cause(history, last.attempt)), _find_reason(history)
     found = reason.step if reason else None
     parts = []
-    if not find_cause(status, history):
+    if not describe_cause(history):
         final = history.finalized.get(last.attempt)
         why = final.exit_why if final else ""
         parts.append(f"{name_attempt(last.attempt, history)} {last.outcome}: {why or last.why}")
@@ -110,14 +107,6 @@ def _find_reason(history: TrainHistory) -> Reason | None:
     """Return why the last finalized attempt holds the train."""
     finalized = list(history.finalized.values())
     return finalized[-1].reason if finalized else None
-
-
-def advise(diagnosis: Diagnosed, excluded: Collection[str]) -> str:
-    """Return the advice without the exclusion of nodes that are excluded already."""
-    nodes, cause = expand_if_list(diagnosis.node), find_row(diagnosis.cause)
-    is_done = cause is not None and nodes and set(nodes) <= set(excluded)
-    advice = cause.once_excluded if cause and is_done else ""
-    return advice[:1].upper() + advice[1:] or diagnosis.advice
 
 
 def describe_rollback(state: RollbackState, train: str, now: datetime) -> ShownRollback:

@@ -19,7 +19,7 @@ from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, read_end
 from opsctl.guard.free_space import DISK_FULL
 from opsctl.guard.stop_request import StopKind
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.events import AttemptFinalized, AttemptStarted, Edited, Event, HoldReleased, Submitted
+from opsctl.state.events import RESTARTS, AttemptFinalized, AttemptStarted, Event, HoldReleased, Submitted
 from opsctl.state.journal import replay
 from opsctl.state.reasons import NeededChange, Reason, ReasonKind
 from opsctl.state.run_dir import RunDir
@@ -47,8 +47,6 @@ OUTSIDE_CAUSES = frozenset({"killed", "interrupted", "terminated"})
 NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
 """Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
 
-RESTARTS = (Submitted, HoldReleased, Edited)
-"""Events by which a person restarts the train. Crashes before such an event count no more."""
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 LATE_FACTOR = 2
 """A checkpoint is late after this multiple of the longest time that the train has needed for one."""
@@ -247,8 +245,9 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     last = attempts[-1] if attempts else None
     if last is None or find_rule(last.kind, last.cause).action != Action.HOLD_QUEUED:
         return None
-    count = 0
-    for attempt, advance in _from_newest(attempts):
+    judged = _from_newest(attempts)
+    count = int(judged[:1] != [] and judged[0][0] is not last and _ends_as_before(attempts))
+    for attempt, advance in judged:
         if attempt.cause != last.cause or advance in {Advance.YES, Advance.POSSIBLE}:
             break
         if advance is Advance.UNKNOWN and attempt.signature != last.signature:
@@ -259,6 +258,17 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     if count < rules.fault_attempts + is_waited_for:
         return None
     return Reason(kind=ReasonKind.FAULT_LOOP, count=count, cause_kind=last.kind.value, cause=last.cause)
+
+
+def _ends_as_before(attempts: Sequence[FinishedAttempt]) -> bool:
+    """Whether the newest attempt began and ended where the one before did, with the same words.
+
+    Whatever the newest attempt may have saved, the next one meets the same fault at the same step.
+    """
+    if len(attempts) < 2:
+        return False
+    before, last = find_places(attempts)[-2:]
+    return before == last and None not in last and attempts[-2].signature == attempts[-1].signature
 
 
 def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> Reason | None:

@@ -46,6 +46,10 @@ class TrainSnapshot:
         return [job for job in self.jobs if job.state.is_waiting]
 
     @property
+    def waiting_tasks(self) -> int:
+        return sum(len(job.tasks) or 1 for job in self.waiting)
+
+    @property
     def active(self) -> list[Job]:
         return [job for job in self.jobs if job.state.is_active]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from opsctl.base.model import Job, JobState
 from opsctl.base.tables import read_package_table
+from opsctl.state.journal import TrainHistory
 
 
 class WaitKind(StrEnum):
@@ -57,8 +58,14 @@ def read_reasons() -> dict[str, tuple[WaitKind, str]]:
     return reasons
 
 
-def explain_wait(job: Job) -> str:
-    reason = word(job)
+def is_own_hold(job: Job, history: TrainHistory) -> bool:
+    """Whether opsctl holds the job: Slurm calls root an administrator, also of root's own jobs."""
+    return history.held is not None and word(job) == "JobHeldAdmin"
+
+
+def explain_wait(job: Job, *, is_ours: bool = False) -> str:
+    """Return why the job waits. `is_ours`: opsctl, or who uses it, holds the job."""
+    reason = "JobHeldUser" if is_ours else word(job)
     _, says = read_reasons().get(reason, (WaitKind.UNKNOWN, ""))
     return says or _explain_limit(reason) or reason
 
@@ -88,8 +95,9 @@ def is_limit(job: Job) -> bool:
     return bool(_explain_limit(word(job)))
 
 
-def classify_wait(job: Job) -> WaitKind:
-    reason = word(job)
+def classify_wait(job: Job, *, is_ours: bool = False) -> WaitKind:
+    """Return how the wait ends. `is_ours`: as for `explain_wait`."""
+    reason = "JobHeldUser" if is_ours else word(job)
     if job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in reason:
         return WaitKind.FAILED
     if job.is_held and reason != "JobHeldAdmin":

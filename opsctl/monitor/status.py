@@ -20,7 +20,7 @@ from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.switch_readers import find_unanswered_save
 from opsctl.launch.tracker_runs import tracker_links
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
-from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
+from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, is_own_hold, word
 from opsctl.settings.loader import read_toml
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -159,7 +159,7 @@ def read_status(
         state=state,
         slurm=away,
         running=None if jobs is None else tuple(_running(run, snapshot, job) for job in snapshot.active),
-        waiting=None if jobs is None else tuple(_waiting(job) for job in snapshot.waiting),
+        waiting=None if jobs is None else tuple(_waiting(job, snapshot) for job in snapshot.waiting),
         begun=begun,
         progress=progress,
         last_attempt=last,
@@ -215,14 +215,15 @@ def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
     )
 
 
-def _waiting(job: Job) -> Waiting:
+def _waiting(job: Job, snapshot: TrainSnapshot) -> Waiting:
+    is_ours = is_own_hold(job, snapshot.history)
     return Waiting(
         array=job.array,
         tasks=len(job.tasks) or 1,
         reason=word(job),
-        why=explain_wait(job),
+        why=explain_wait(job, is_ours=is_ours),
         start=job.start,
-        kind=classify_wait(job),
+        kind=classify_wait(job, is_ours=is_ours),
     )
 
 
@@ -312,7 +313,7 @@ def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
 
 
 def _find_shortage(run: RunDir, snapshot: TrainSnapshot, progress: Progress | None) -> Shortage | None:
-    queued = sum(len(job.tasks) or 1 for job in snapshot.waiting)
+    queued = snapshot.waiting_tasks
     needed = progress.left.attempts if progress and progress.left else 0
     if needed <= queued:
         return None

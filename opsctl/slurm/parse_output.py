@@ -15,6 +15,7 @@ from typing import TypeVar
 from opsctl.base.errors import InputError
 from opsctl.base.model import DrainReason, Job, Limits, Node, Partition, Reservation
 from opsctl.base.nodesets import nodeset
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.slurm.field_values import (
     parse_count,
@@ -30,41 +31,9 @@ from opsctl.slurm.states import parse_node_reason, parse_state
 
 T = TypeVar("T")
 
-SQUEUE_FIELDS = (
-    "JobID",
-    "ArrayJobID",
-    "ArrayTaskID",
-    "State",
-    "Reason",
-    "NodeList",
-    "NumNodes",
-    "UserName",
-    "Partition",
-    "StartTime",
-    "EndTime",
-    "SubmitTime",
-    "AccrueTime",
-    "exit_code",
-    "RestartCnt",
-    "Comment",
-    "Name",
-)
-SACCT_FIELDS = {
-    "JobIDRaw": "JobID",
-    "JobID": "TaskID",
-    "State": "State",
-    "Reason": "Reason",
-    "NodeList": "NodeList",
-    "NNodes": "NumNodes",
-    "User": "UserName",
-    "Partition": "Partition",
-    "Start": "StartTime",
-    "End": "EndTime",
-    "Submit": "SubmitTime",
-    "ExitCode": "exit_code",
-    "Comment": "Comment",
-    "JobName": "Name",
-}
+_WORDS = read_package_table("slurm/slurm_words.toml")
+SQUEUE_FIELDS: tuple[str, ...] = tuple(_WORDS["squeue"])
+SACCT_FIELDS: dict[str, str] = _WORDS["sacct"]
 """The fields of sacct, and squeue's names for them. sacct's JobID of an array task is `12_3`."""
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
 UNSET_MEMORY_MB = frozenset({"", "0", "1"})

@@ -8,29 +8,11 @@ from collections.abc import Iterable
 from opsctl.base.capabilities import OLDEST, format_version
 from opsctl.base.errors import NotAllowed, SlurmError, Unreachable
 from opsctl.base.ports import Completed
+from opsctl.base.tables import read_package_table
 
 HINT = "check that slurmctld is running: opsctl doctor"
 
-NO_ANSWER = re.compile(
-    "|".join(
-        (
-            "Unable to contact slurm controller",
-            "Unexpected message received",  # printed by scontrol when the controller is down
-            "Socket timed out",
-            "Zero Bytes were transmitted",
-            "Communication connection failure",
-            "Connection (refused|reset|timed out)",
-            "Transport endpoint is not connected",
-            "No route to host",
-            "in standby mode",
-            "temporarily unable to",
-            "authentication error",
-            "Unable to process configuration file",
-            "[Cc]ould not establish a configuration source",
-            "Problem talking to the database",
-        )
-    )
-)
+NO_ANSWER = re.compile("|".join(read_package_table("slurm/slurm_words.toml")["no_answer"]))
 REFUSED = re.compile("Access/permission denied|Invalid user id")
 GONE = re.compile("already finished|already completing or completed|No error$")
 UNKNOWN_ID = re.compile("Invalid job id specified")

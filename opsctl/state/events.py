@@ -256,6 +256,10 @@ class Edited(Event):
     revision: str
 
 
+RESTARTS = (Submitted, HoldReleased, Edited)
+"""Events by which a person restarts the train. Failures before such an event count no more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed(Event):
     """An error of preflight that a person allowed."""

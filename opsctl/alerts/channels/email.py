@@ -22,21 +22,12 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.alerts.own_line import to_text
 from opsctl.base.errors import MissingProgram
 from opsctl.base.ports import Runner, TimedOut
+from opsctl.base.tables import read_package_table
 from opsctl.settings.alert_channels import EmailTable
 
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 HOW_TO_ANSWER = f"Answer this mail with one of these, alone on the first line: {FORMS}\n"
-AUTOMATIC = {
-    "Auto-Submitted": re.compile(r"(?!no\b).+", re.IGNORECASE),
-    "Precedence": re.compile(r"auto_reply|bulk|junk", re.IGNORECASE),
-    "X-Auto-Response-Suppress": re.compile(r"(?!none\b).+", re.IGNORECASE),
-    "X-Autoreply": re.compile(r".+"),
-    "X-Autorespond": re.compile(r".+"),
-    "Return-Path": re.compile(r"<\s*>"),
-    "From": re.compile(r".*\b(?:mailer-daemon|postmaster)@.*", re.IGNORECASE),
-    "Content-Type": re.compile(r"multipart/report\b.*", re.IGNORECASE | re.DOTALL),
-}
-"""Headers of mails that no person wrote: replies of programs, bounces and receipts."""
+_AUTOMATIC: dict[str, str] = read_package_table("alerts/answers.toml")["automatic_mail"]
 PORTS = {"none": 25, "starttls": 587, "tls": 465}
 SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
@@ -240,8 +231,8 @@ def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
 
 
 def _is_automatic(mail: EmailMessage) -> bool:
-    for name, form in AUTOMATIC.items():
-        if any(form.fullmatch(str(value).strip()) for value in mail.get_all(name, ())):
+    for name, form in _AUTOMATIC.items():
+        if any(re.fullmatch(form, str(value).strip(), re.IGNORECASE) for value in mail.get_all(name, ())):
             return True
     return False
 

@@ -110,11 +110,5 @@ def _read(data: bytes, channel: str, topic: str, key: str) -> Iterator[RawAnswer
             continue
         text, _, signed = str(fields.get("message", "")).strip().rpartition(" ")
         if message := verify(key, f"{topic}/{signed}").removeprefix(f"{topic}/"):
-            yield RawAnswer(
-                id=str(fields.get("id", "")),
-                channel=channel,
-                message=message,
-                sender=f"{SENDER}{channel}",
-                text=text,
-                is_button=True,
-            )
+            id, sender = str(fields.get("id", "")), f"{SENDER}{channel}"
+            yield RawAnswer(id=id, channel=channel, message=message, sender=sender, text=text, is_button=True)

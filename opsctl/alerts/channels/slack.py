@@ -14,12 +14,13 @@ from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
-from opsctl.alerts.answer import REACTIONS, RawAnswer, list_objects
+from opsctl.alerts.answer import RawAnswer, list_objects
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import judge_status
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
+from opsctl.base.tables import read_package_table
 from opsctl.settings.alert_channels import SlackTable
 
 TIMEOUT_S, POLL_TIMEOUT_S = 15, 10
@@ -27,10 +28,8 @@ MAX_THREADS = 20
 """Threads that are read in one watch cycle, the newest first."""
 PAGE, MAX_PAGES = 200, 10
 """Messages of a thread in one answer of Slack, and the answers that are read of one thread in a cycle."""
-WRITTEN_BY_PEOPLE = frozenset({"", "thread_broadcast", "me_message", "file_share"})
-"""Subtypes of messages that a person wrote: plain, also sent to the channel, by /me, with a file."""
-DELETED = frozenset({"thread_not_found", "message_not_found"})
-"""Errors about a thread whose first message a person has deleted."""
+_TABLE = read_package_table("alerts/answers.toml")
+REACTIONS: dict[str, str] = _TABLE["reactions"]
 MAX_BODY_CHARS = 3500
 """Slack splits longer messages."""
 QUOTES = "'''"
@@ -38,24 +37,6 @@ QUIET = logging.Logger("slack", logging.CRITICAL)
 """Keeps the library from logging secrets; the error carries the masked text."""
 ERROR_NAME = re.compile(r"[a-z_]+")
 """Form of Slack's error names; other text in their place is no answer of Slack."""
-PERMANENT = frozenset(
-    {
-        "account_inactive",
-        "channel_not_found",
-        "invalid_auth",
-        "is_archived",
-        "missing_scope",
-        "no_permission",
-        "not_authed",
-        "not_in_channel",
-        "org_login_required",
-        "restricted_action",
-        "token_expired",
-        "token_revoked",
-        "user_not_in_channel",
-    }
-)
-"""Errors of chat.postMessage that last until a person changes something."""
 
 
 class Slack:
@@ -101,7 +82,7 @@ class Slack:
             return judge_status(answer.status_code, answer.headers, why, self._masked)
         if not ERROR_NAME.fullmatch(why):
             return Undelivered(self._masked(f"answered {str(why or data)!r}"), is_ambiguous=True)
-        return Undelivered(self._masked(why), is_permanent=why in PERMANENT)
+        return Undelivered(self._masked(why), is_permanent=why in _TABLE["slack"]["permanent"])
 
     def _failed(self, error: Exception) -> Undelivered:
         reason = error.reason if isinstance(error, URLError) else error
@@ -148,7 +129,7 @@ def _list_rows(client: WebClient, place: str, reference: str) -> Iterator[dict[s
         try:
             page = client.conversations_replies(channel=place, ts=reference, limit=PAGE, cursor=cursor or None)
         except SlackApiError as error:
-            if error.response.get("error") in DELETED:
+            if error.response.get("error") in _TABLE["slack"]["deleted"]:
                 return
             raise
         yield from list_objects(page.get("messages"))
@@ -163,7 +144,7 @@ def _read_thread(channel: str, message: str, reference: str, rows: Any) -> Itera
         ts, user = str(row.get("ts", "")), str(row.get("user", ""))
         if ts == reference:
             yield from _read_reactions(channel, message, row)
-        elif user and not row.get("bot_id") and str(row.get("subtype", "")) in WRITTEN_BY_PEOPLE:
+        elif user and not row.get("bot_id") and str(row.get("subtype", "")) in _TABLE["slack"]["written_by_people"]:
             text = html.unescape(str(row.get("text", "")))
             yield RawAnswer(id=f"{reference}/{ts}", channel=channel, message=message, sender=user, text=text)
 
@@ -175,10 +156,5 @@ def _read_reactions(channel: str, message: str, row: Any) -> Iterator[RawAnswer]
             continue
         users = reaction.get("users")
         for user in users if isinstance(users, list) else ():
-            yield RawAnswer(
-                id=f"{row.get('ts')}/{REACTIONS[name]}/{user}",
-                channel=channel,
-                message=message,
-                sender=str(user),
-                text=REACTIONS[name],
-            )
+            id = f"{row.get('ts')}/{REACTIONS[name]}/{user}"
+            yield RawAnswer(id=id, channel=channel, message=message, sender=str(user), text=REACTIONS[name])

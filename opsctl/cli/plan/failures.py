@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
@@ -81,25 +82,7 @@ class _Input:
     only_with: tuple[str, ...] = ()
 
 
-INPUTS = {
-    "--days": _Input("days", 90.0, "Length of the run, in days."),
-    "--failures": _Input("per_1000_node_days", 6.5, "Failures per 1000 node-days."),
-    "--interval": _Input("interval_h", 60.0, "Minutes of work between saves.", units=60),
-    "--save": _Input("save_h", 40.0, "Duration of a save, in seconds.", units=3600),
-    "--start-up": _Input("start_up_h", 5.0, "Minutes until a task trains.", units=60),
-    "--queue": _Input("queue_h", 0.0, "Mean hours that a task waits in the queue."),
-    "--tasks": _Input("tasks", 10, "Number of queued array tasks."),
-    "--hangs": _Input("hangs", 0.1, "Share of failures that hang."),
-    "--notice": _Input("notice_h", 30.0, "Minutes until a hang is noticed.", units=60),
-    "--broken": _Input("broken", 0.1, "Share of failures that break a node."),
-    "--lemons": _Input("lemons", 0, "Number of flaky nodes."),
-    "--lemon-factor": _Input(
-        "lemon_factor", 30.0, "Failure rate of a flaky node, relative to others.", only_with=("--lemons",)
-    ),
-    "--spares": _Input("spares", 4, "Number of spare nodes."),
-    "--repair": _Input("repair_days", 3.0, "Days until a failed node is repaired."),
-    "--person": _Input("person_h", 8.0, "Hours until a person removes a broken node."),
-}
+INPUTS = {option: _Input(**row) for option, row in read_package_table("cli/plan/failures.toml").items()}
 OPTION_OF_FIELD = {entry.field: option for option, entry in INPUTS.items()}
 
 

@@ -154,7 +154,12 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     loss = heartbeat.loss if heartbeat else None
     if line.loss is not None and not is_behind:
         loss = line.loss
-    saves = predict_next_save(run, step, last_step, newest=heartbeat.checkpoint_step if heartbeat else None)
+    saved = heartbeat.checkpoint_step if heartbeat else None
+    saves = predict_next_save(run, step, last_step, newest=saved)
+    if not (attempt and lines) and (saves.newest or 0) > step:
+        # The last start, or this one, has not come to its first step: the train is where its checkpoint is.
+        step = saves.newest or step
+        saves = predict_next_save(run, step, last_step, newest=saved)
     return Progress(
         step=step,
         last_step=last_step,

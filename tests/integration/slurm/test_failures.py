@@ -206,7 +206,7 @@ def test_train_with_a_bug_is_held_with_its_age(slurm: Sandbox) -> None:
         for words in (
             "failures/t/",
             "t is held: ",
-            "code: an error in the training program",
+            "an error in the training program",
             "KeyError: 'learning_rate'",
             "held what is queued of t",
             "opsctl release t",

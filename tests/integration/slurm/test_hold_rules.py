@@ -107,7 +107,7 @@ def test_disk_that_is_full_for_a_while_holds_no_train(trains: Trains, full_disk:
 def test_program_without_any_sign_of_training_holds_the_train(trains: Trains, script: str, why: str) -> None:
     trains.opsctl("launch", trains.toml(command=("bash", "-c", script), tasks=3, extra=()))
     assert wait(trains) == [("idle", "hold-queued")]
-    [finding] = failures("gpt", Journal(trains.run(), trains.app.clock).events(), datetime.now(UTC))
+    [finding] = failures(trains.run(), Journal(trains.run(), trains.app.clock).events(), datetime.now(UTC))
     assert (finding.level, why in finding.summary) == (Level.CRITICAL, True)
 
 

@@ -22,12 +22,13 @@ from opsctl.dash.show_times import format_ago, format_day_time
 from opsctl.dash.train_card import describe_progress, format_progress
 from opsctl.dash.train_figures import list_figures
 from opsctl.dash.train_headline import Outlook, Tone, write_headline
-from opsctl.dash.train_reasons import advise, explain
+from opsctl.dash.train_reasons import explain
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import NeededChange, Reason, ReasonKind
 from opsctl.telemetry.progress.run_progress import Progress
+from opsctl.watchdogs.held_cause import advise_still
 from tests.support.dash_site import DashSite
 from tests.unit.dash.test_headline import AT, alert, crashes, last, status
 
@@ -227,9 +228,9 @@ def test_hold_by_a_person_needs_only_a_release() -> None:
 
 def test_advice_keeps_an_exclusion_that_is_due() -> None:
     diagnosed = crashes("node003").diagnosed["7_1.0"]
-    assert advise(diagnosed, {}) == diagnosed.advice
-    assert advise(diagnosed, {"node003"}).startswith("Power-cycle the node; ")
-    assert advise(replace(diagnosed, cause="of-a-newer-version"), {"node003"}) == diagnosed.advice
+    assert advise_still(diagnosed, {}) == diagnosed.advice
+    assert advise_still(diagnosed, {"node003"}).startswith("Power-cycle the node; ")
+    assert advise_still(replace(diagnosed, cause="of-a-newer-version"), {"node003"}) == diagnosed.advice
 
 
 def test_head_of_a_traceback_is_no_evidence() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -183,6 +184,21 @@ def test_older_and_older_checkpoints_are_no_advance() -> None:
 def test_fault_of_an_unseen_train_is_repeated_by_its_message(words: tuple[str, str], is_held: bool) -> None:
     faults = [replace(make_attempt(kind=CauseKind.CODE), signature=text) for text in words]
     assert (hold_if_stuck(faults[-1], faults, RULES).action is Action.HOLD_QUEUED) is is_held
+
+
+@pytest.mark.parametrize(
+    ("last", "is_held"),
+    [
+        ({}, True),
+        ({"highest_step": 121}, False),
+        ({"resume_step": 110}, False),
+        ({"signature": "KeyError: 'text'"}, False),
+    ],
+)
+def test_second_fault_at_the_same_step_holds_whatever_is_saved(last: dict[str, Any], is_held: bool) -> None:
+    fault = replace(make_attempt(minutes=60, kind=CauseKind.CODE, steps=(100, 120)), signature="KeyError: 'image'")
+    attempts = [make_attempt(minutes=60, steps=(0, 110)), fault, replace(fault, **last)]
+    assert (hold_if_stuck(attempts[-1], attempts, RULES).action is Action.HOLD_QUEUED) is is_held
 
 
 HOUR = make_attempt(minutes=60)

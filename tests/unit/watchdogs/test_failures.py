@@ -18,6 +18,7 @@ from opsctl.state.events import (
     Readmitted,
     Submitted,
 )
+from opsctl.state.journal import actor
 from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.watchdogs.failures import failures
 from tests.support.made_events import make_diagnosed
@@ -43,7 +44,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def judge(bench: Bench) -> list[Finding]:
-    return failures("gpt", bench.journal.events(), bench.clock.now())
+    return failures(bench.run, bench.journal.events(), bench.clock.now())
 
 
 def quarantine_node(bench: Bench, *, excluded: bool = True, hours: float = 72, attempt: str = ATTEMPT) -> None:
@@ -80,7 +81,8 @@ def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
     assert finding.summary == literal
     assert finding.evidence == (CAUSE.evidence[0], "3 ranks say the same")
     assert finding.done == ("excluded node003",)
-    assert finding.remedy == "Exclude the node. opsctl why gpt; opsctl health node003"
+    assert finding.remedy.startswith("Reset the GPU; replace the GPU if the error returns")
+    assert finding.remedy.endswith(". opsctl why gpt; opsctl health node003")
     assert finding.is_certain
 
 
@@ -113,21 +115,44 @@ def test_repeated_failure_of_a_node_is_reported_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "done"),
     [
-        HoldReleased(jobs=("7",)),
-        Submitted(nonce="n", array="7"),
-        Cancelled(jobs=("7",), reason=as_written("x")),
+        (HoldReleased(jobs=("7",)), "released"),
+        (Submitted(nonce="n", array="7"), "launched again"),
+        (Cancelled(jobs=("7",), reason=as_written("x")), "cancelled"),
     ],
 )
-def test_held_train_is_reported_until_a_decision(bench: Bench, event: Event) -> None:
+def test_held_train_is_reported_until_a_decision(bench: Bench, event: Event, done: str) -> None:
     finalize(bench, "continue", attempt="7_1.0")
     finalize(bench, "hold-queued", attempt="7_2.0")
     [finding] = judge(bench)
     assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
     assert finding.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
     bench.journal.append(event)
-    assert [finding.level for finding in judge(bench)] == [Level.OK]
+    [finding] = judge(bench)
+    person = actor().partition("@")[0]
+    assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.OK)
+    assert finding.summary == f"gpt was {done} by {person}"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "summary", "command"),
+    [
+        (2, "gpt is held: {cause}, twice; 2 tasks waiting", "opsctl release gpt"),
+        (1, "gpt is held: {cause}, twice; 1 task waiting", "opsctl release gpt"),
+        (0, "gpt has stopped: {cause}, twice; no task is queued", "opsctl launch {config}"),
+    ],
+)
+def test_alert_of_a_held_train_fits_the_queue(bench: Bench, waiting: int, summary: str, command: str) -> None:
+    cause = "an error in the training program: KeyError: 'image'"
+    for number in 1, 2:
+        attempt = f"7_{number}.0"
+        bench.journal.append(replace(CAUSE, attempt=attempt, cause_kind="code", cause="python-error", says=cause))
+        finalize(bench, "hold-queued" if number == 2 else "continue", attempt=attempt)
+    [finding] = failures(bench.run, bench.journal.events(), bench.clock.now(), waiting=waiting)
+    assert finding.summary == summary.format(cause=cause)
+    assert f"{command.format(config=bench.run.config)} after the repair" in finding.remedy
+    assert finding.done == (("held what is queued of gpt",) if waiting else ())
 
 
 def test_held_train_is_reported_after_a_duplicate_is_dropped(bench: Bench) -> None:
