@@ -68,10 +68,8 @@ class QueueObservation:
     @property
     def kinds(self) -> dict[WaitKind, Job]:
         """The kinds of waiting, with the first row of each kind."""
-        return {classify_wait(job, is_ours=self.is_own_hold(job)): job for job in reversed(self.waiting)}
-
-    def is_own_hold(self, job: Job) -> bool:
-        return is_own_hold(job, self.snapshot.history)
+        history = self.snapshot.history
+        return {classify_wait(job, is_ours=is_own_hold(job, history)): job for job in reversed(self.waiting)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +214,7 @@ def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
     facts: dict[str, Value] = {
         "train": queue.train,
         "array": job.array,
-        "why": explain_wait(job, is_ours=queue.is_own_hold(job)) or "waits",
+        "why": explain_wait(job, is_ours=is_own_hold(job, queue.snapshot.history)) or "waits",
         "age_s": idle_s,
     }
     if WaitKind.HELD in kinds and len(kinds) == 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from apscheduler.triggers.cron import CronTrigger
 
+from opsctl.base.tables import read_package_table
 from opsctl.slurm.commands import list_argv
 
 DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly": "0 5 * * 1"}
@@ -18,15 +19,12 @@ DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly"
 NOT_SCRIPTS = re.compile(r"\..*|.*(~|\.bak|\.disabled|\.md|\.orig|\.swp|\.txt)", re.DOTALL)
 """Names of files that are not scripts, such as editor backups."""
 SETTING = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.*)", re.ASCII)
-MACROS = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
+MACROS: Mapping[str, str] = read_package_table("cron/macros.toml")
+UNSUPPORTED = {
+    "CRON_TZ": "set `time_zone` in [cron] of site.toml",
+    "MAILTO": "opsctl mails no output: opsctl cron status shows how entries ended",
 }
+PERCENT = re.compile(r"(?<!\\)%")
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 DAY = re.compile(r"(?:\*|([0-7]|[a-z]{3})(?:-([0-7]|[a-z]{3}))?)(?:/([1-9]\d?))?", re.ASCII | re.IGNORECASE)
 MAX_CHARS = 400
@@ -93,10 +91,10 @@ def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
     for entry in (*_crontab(directory / "crontab", zone), *_drop_ins(directory, zone)):
         if isinstance(entry, str):
             problems.append(entry)
-        elif entry.id in entries:
-            problems.append(f"{entry.source}: {entry.id!r} is defined twice; only the first runs")
-        else:
-            entries[entry.id] = entry
+            continue
+        again = sum(other.argv == entry.argv for other in entries.values())  # as in cron, every line runs
+        id = f"{entry.id} #{again + 1}" if again else entry.id
+        entries[id] = replace(entry, id=id)
     return Schedule(entries=tuple(entries.values()), problems=tuple(problems))
 
 
@@ -113,8 +111,8 @@ def _crontab(path: Path, zone: tzinfo) -> Iterator[CronEntry | str]:
         if not line or line.startswith("#"):
             continue
         if match := SETTING.fullmatch(line):
-            if match[1] == "CRON_TZ":
-                yield f"{path}:{number}: CRON_TZ is not supported; set `time_zone` in [cron] of site.toml"
+            if match[1] in UNSUPPORTED and match[2].strip("\"'"):
+                yield f"{path}:{number}: {match[1]} is not supported; {UNSUPPORTED[match[1]]}"
             env[match[1]] = match[2].strip("\"'") if match[2][:1] in ("'", '"') else match[2]
             continue
         try:
@@ -129,6 +127,11 @@ def _line(path: Path, line: str, env: dict[str, str], zone: tzinfo) -> CronEntry
     if len(words) <= count:
         raise ValueError(f"{line!r:.80}: needs {'a macro' if count == 1 else 'five fields'} and a command")
     command = words[count]
+    if PERCENT.search(command):
+        raise ValueError(
+            "cron takes % for a line end, and what follows for standard input; write \\% for a percent sign"
+        )
+    command = command.replace("\\%", "%")
     when = parse_when(" ".join(words[:count]), zone)
     shell = env.pop("SHELL", "/bin/sh")
     return CronEntry(id=printable(command), when=when, source=path, argv=(shell, "-c", command), env=env)

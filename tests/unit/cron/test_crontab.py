@@ -15,21 +15,29 @@ def ids(cron: CronContext) -> list[str]:
 
 
 def test_crontab_has_comments_settings_and_entries(cron_site: CronSite) -> None:
-    cron_site.crontab('# a comment\n\nMAILTO = "me"\n*/5 * * * *  echo one;  echo two\n@daily\techo three\n')
+    cron_site.crontab(
+        '# a comment\n\nMAILTO = ""\nEDITOR = "vi"\n*/5 * * * *  echo one;  echo two\n@daily\techo three\n'
+    )
     first, second = cron_site.cron.schedule().entries
-    assert (first.id, first.when.text, dict(first.env)) == ("echo one;  echo two", "*/5 * * * *", {"MAILTO": "me"})
+    assert (first.id, first.when.text, dict(first.env)) == (
+        "echo one;  echo two",
+        "*/5 * * * *",
+        {"MAILTO": "", "EDITOR": "vi"},
+    )
     assert first.argv == ("/bin/sh", "-c", "echo one;  echo two")
     assert (second.id, second.when.text) == ("echo three", "@daily")
 
 
 def test_invalid_line_is_reported_and_others_stay(cron_site: CronSite) -> None:
-    cron_site.crontab("* * * *\n61 * * * * x\n* * * * * true\nCRON_TZ=UTC\n")
+    cron_site.crontab("* * * *\n61 * * * * x\n* * * * * true\nCRON_TZ=UTC\nMAILTO=me\n* * * * * date +%F\n")
     schedule, path = cron_site.cron.schedule(), cron_site.directory / "crontab"
     assert [entry.id for entry in schedule.entries] == ["true"]
     assert schedule.problems == (
         f"{path}:1: '* * * *': needs five fields and a command",
         f"{path}:2: Error validating expression '61': the last value (61) is higher than the maximum value (59)",
         f"{path}:4: CRON_TZ is not supported; set `time_zone` in [cron] of site.toml",
+        f"{path}:5: MAILTO is not supported; opsctl mails no output: opsctl cron status shows how entries ended",
+        f"{path}:6: cron takes % for a line end, and what follows for standard input; write \\% for a percent sign",
     )
 
 
@@ -55,12 +63,11 @@ def test_backups_and_hidden_files_are_no_scripts(cron_site: CronSite) -> None:
     assert ids(cron_site.cron) == []
 
 
-def test_repeated_command_runs_once(cron_site: CronSite) -> None:
-    cron_site.crontab("1 * * * * true\n2 * * * * true\n")
-    assert ids(cron_site.cron) == ["true"]
-    assert cron_site.cron.schedule().problems == (
-        f"{cron_site.directory / 'crontab'}: 'true' is defined twice; only the first runs",
-    )
+def test_every_line_runs_as_in_cron(cron_site: CronSite) -> None:
+    cron_site.crontab("1 * * * * true\n2 * * * * true\n3 * * * * date +\\%F\n")
+    assert ids(cron_site.cron) == ["true", "true #2", "date +%F"]
+    assert cron_site.cron.schedule().problems == ()
+    assert cron_site.cron.schedule().entries[2].argv == ("/bin/sh", "-c", "date +%F")
 
 
 def test_file_name_of_any_bytes_has_a_printable_id(cron_site: CronSite) -> None:
