@@ -13,7 +13,7 @@ from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.output import app_and_json, optional_train, print_on_stderr, wants_json
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
-from opsctl.telemetry.logs.train_logs import RankLogs, TrainLog, open_logs
+from opsctl.telemetry.logs.train_logs import RankLogs, TrainLog, open_logs, read_around
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--task", type=click.IntRange(min=0), help="Array task to show (its most recent attempt).")
 @click.option("--rank", type=click.IntRange(min=0), help="Rank to show (most recent attempt, or --task).")
 @click.option("--node", help="Node to show (most recent attempt, or --task).")
+@click.option("--at", type=click.IntRange(min=0), help="Show the main log around a place that opsctl why names.")
 @click.option("--from", "url", metavar="URL", help="Read a log from a web server instead of TRAIN.")
 @app_and_json
 def logs(
@@ -49,6 +50,7 @@ def logs(
     task: int | None,
     rank: int | None,
     node: str | None,
+    at: int | None,
     url: str | None,
 ) -> None:
     """Show and follow the log of a train.
@@ -66,6 +68,9 @@ def logs(
         raise click.UsageError("Name a TRAIN, or an address with --from, not both.")
     if url and picks_ranks:
         raise click.UsageError("--task, --rank and --node choose among TRAIN's files; there are none with --from.")
+    if at is not None and train:
+        _print(read_around(app.find(train).main_log, at))
+        return
     if url:
         from opsctl.telemetry.logs.remote_log import connect  # noqa: PLC0415 (for addresses alone)
 

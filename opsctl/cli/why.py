@@ -14,7 +14,7 @@ from opsctl.base.errors import InputError
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import list_files
 from opsctl.cli.output import app_and_json, optional_train, print_result
-from opsctl.diagnosis.causes import CauseKind, Confidence
+from opsctl.diagnosis.causes import CauseKind, Confidence, read_table
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.end_record import read_end
@@ -88,7 +88,13 @@ def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ())
     sure = "" if diagnosis.sure is Confidence.CERTAIN else f"{diagnosis.sure.value}; {DOUBTS[diagnosis.sure]}"
     rows = [("where", where), ("when", when), ("sure", sure)]
     rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
-    rows += [("log", diagnosis.log), *(("done", action) for action in done), ("do", diagnosis.advice)]
+    place = "" if diagnosis.place is None or not train else f", opsctl logs {train} --at {diagnosis.place}"
+    rows += [
+        ("log", f"{diagnosis.log}{place}"),
+        ("test", read_table("proofs").get(diagnosis.kind.value, "")),
+        *(("done", action) for action in done),
+        ("do", diagnosis.advice),
+    ]
     if train and diagnosis.suspects and not done:
         rows.append(("", f"opsctl release {train} --exclude {','.join(diagnosis.suspects)}"))
     rows.append(("see", diagnosis.link))

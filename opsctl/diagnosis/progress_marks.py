@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from opsctl.telemetry.progress.log_events import ProgressEventKind
 from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.signs import iterate_epochs
-from opsctl.telemetry.progress.step_reader import LineFacts, StepReader
+from opsctl.telemetry.progress.step_reader import StepReader
 
 WINDOW_BYTES = 512 << 10
 MAX_CANDIDATE_LINES = 25_000
@@ -96,9 +96,6 @@ def _find_mark(reader: StepReader, offset: int, line: bytes) -> ProgressMark | N
         return ProgressMark(offset=offset, kind="step", key=b"%d" % int(step), step=int(step))
     if facts.values:
         return ProgressMark(offset=offset, kind="values", key=line)
-    number = _SAVE_NUMBER.search(line) if _is_save(facts) else None
+    is_save = any(event.kind is ProgressEventKind.SAVED for event in facts.events)
+    number = _SAVE_NUMBER.search(line) if is_save else None
     return ProgressMark(offset=offset, kind="save", key=number[1]) if number else None
-
-
-def _is_save(facts: LineFacts) -> bool:
-    return any(event.kind is ProgressEventKind.SAVED for event in facts.events)

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -55,7 +54,8 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
     words = (beside, mode, "py-spy", "optional") if program == AUTO else (program, mode, "", "")
 
     def argv(node: str) -> tuple[str, ...]:
-        return ("sh", "-c", _read_script(), node, attempt, *words)
+        script = files("opsctl.diagnosis").joinpath("list_ranks.sh").read_text()
+        return ("sh", "-c", script, node, attempt, *words)
 
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
     silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
@@ -69,11 +69,6 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
         may_answer=bool(views) and all(view and view[4] and "0" in (view[2], view[3]) for view in views),
         reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
-
-
-@cache
-def _read_script() -> str:
-    return files("opsctl.diagnosis").joinpath("list_ranks.sh").read_text()
 
 
 def list_ranks(attempt: str, nodes: Sequence[str], fanout: Fanout) -> PySpyDump:

@@ -76,6 +76,8 @@ class Diagnosis:
     evidence: tuple[str, ...] = ()
     log: str = ""
     """Path of the log with the evidence."""
+    place: int | None = None
+    """Offset in that log of the line that decides, in bytes."""
     also: tuple[str, ...] = ()
     """Further facts, such as the number of ranks that report only an echo."""
     advice: str = ""
@@ -148,6 +150,7 @@ def find_root_cause(
         at=find_time(chosen),
         evidence=tuple(collect_excerpt(chosen)),
         log=str(chosen.path),
+        place=chosen.offset,
         also=tuple(_list_facts(chosen, events, ranks)),
         advice=cause.advice,
         iteration=iteration,

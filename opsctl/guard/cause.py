@@ -92,7 +92,7 @@ def find_cause(
         return _blame_lost_nodes(dossier)
     if not needs_diagnosis(outcome, dossier, rules):
         return FoundCause()
-    complete = partial(care.add_history, allocated=dossier.nodes, at=dossier.ended) if care else _add_nothing
+    complete = partial(care.add_history, allocated=dossier.nodes, at=dossier.ended) if care else replace
     timeout_s = rules.diagnosis_seconds
     diagnosis = diagnose(arrays.journal, dossier.attempt, outcome, timeout_s=timeout_s, complete=complete)
     if care is None or not may_exclude(diagnosis.kind):
@@ -188,10 +188,6 @@ class _Trial:
         events = [event for event in self.arrays.journal.events() if event.when >= since]
         own = Blamed(attempt=self.dossier.attempt.name, cause=self.diagnosis.cause, nodes=(node,))
         return count_repeats(read_blamed(events), list_allocations(events), own, node, self.diagnosis.kind)
-
-
-def _add_nothing(diagnosis: Diagnosis) -> Diagnosis:
-    return diagnosis
 
 
 def _list_nodes(arrays: TrainArrays, diagnosis: Diagnosis) -> list[Node]:

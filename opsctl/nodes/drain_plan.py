@@ -159,7 +159,8 @@ def plan_drain(
     room = cap - len(out)
     steps: list[Step] = []
     left: list[SkippedNode] = []
-    for verdict in sorted(bad, key=lambda verdict: _urgency(verdict, scores)):
+    by_urgency = sorted(bad, key=lambda bad: (bad.health is not Health.FAULTY, -scores.get(bad.node, 0.0), bad.node))
+    for verdict in by_urgency:
         node = node_by_name.get(verdict.node)
         if node is None or is_out(node):
             left.append(SkippedNode(node=verdict.node, why=_why_left_alone(node)))
@@ -170,11 +171,6 @@ def plan_drain(
     return NodePlan(
         steps=tuple(steps), left=tuple(left), cap=cap, notes=tuple(_find_short_trains(nodes, steps, demands))
     )
-
-
-def _urgency(verdict: Verdict, scores: Mapping[str, float]) -> tuple[bool, float, str]:
-    """Return the sort key of a bad node, the most urgent first."""
-    return verdict.health is not Health.FAULTY, -scores.get(verdict.node, 0.0), verdict.node
 
 
 def plan_reboot(

@@ -79,7 +79,7 @@ def find_usual(own: Mapping[str, float], others: Iterable[Mapping[str, float]]) 
         if not theirs:
             continue
         usual = median_low(theirs)
-        agreeing = sum(_is_equal(usual, other) for other in theirs)
+        agreeing = sum(MIN_SHARE * max(usual, other) <= min(usual, other) for other in theirs)
         if agreeing >= MIN_AGREEING_NODES and 2 * agreeing > len(theirs) + 1:
             values[name] = usual
         elif value < MIN_SHARE * theirs[-1]:
@@ -95,7 +95,3 @@ def find_usual_by_node(members: Mapping[str, Mapping[str, Mapping[str, float]]])
         for node, own in nodes.items():
             usual[node] = find_usual(own, [values for other, values in nodes.items() if other != node])
     return usual
-
-
-def _is_equal(one: float, other: float) -> bool:
-    return MIN_SHARE * max(one, other) <= min(one, other)

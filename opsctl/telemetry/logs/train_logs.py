@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.state.files import open_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail
 from opsctl.telemetry.logs.log_lines import merge, time_of
 
 POLL_S = 0.5
+AROUND_BYTES, LINES_AROUND = 64 << 10, 12
 DISCOVERY_S = 5.0
 """How often to search for a new attempt and for new ranks."""
 
@@ -45,6 +48,14 @@ class TrainLog:
 
     def rest(self) -> list[bytes]:
         return self.main.rest() + self.pulse.rest()
+
+
+def read_around(log: Path, at: int) -> list[bytes]:
+    """Return the lines of a log around the offset `at`. Raises RunDirError, OSError."""
+    start = max(0, at - AROUND_BYTES)
+    with os.fdopen(open_regular(log), "rb") as file:
+        above = os.pread(file.fileno(), at - start, start).split(b"\n")
+        return [*above[-LINES_AROUND:-1], *os.pread(file.fileno(), AROUND_BYTES, at).split(b"\n")[:LINES_AROUND]]
 
 
 def _begin(path: Path, lines: int | None) -> GrowingFile:
