@@ -88,7 +88,8 @@ def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ())
     sure = "" if diagnosis.sure is Confidence.CERTAIN else f"{diagnosis.sure.value}; {DOUBTS[diagnosis.sure]}"
     rows = [("where", where), ("when", when), ("sure", sure)]
     rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
-    place = "" if diagnosis.place is None or not train else f", opsctl logs {train} --at {diagnosis.place}"
+    has_place = train and diagnosis.place is not None and Path(diagnosis.log).name == "main_log.txt"
+    place = f"; opsctl logs {train} --at {diagnosis.place}" if has_place else ""
     rows += [
         ("log", f"{diagnosis.log}{place}"),
         ("test", read_table("proofs").get(diagnosis.kind.value, "")),

@@ -149,29 +149,33 @@ class NodeCare:
         if self.policy.exclude == "propose":
             done = f"proposed to exclude {text}; to do it: opsctl release {arrays.run.name} --exclude {text}"
             return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(done,))
+        bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.node in suspects]
+        reasons = {node: _reason(diagnosis, bad, node) for node in suspects}
         try:
-            self.check_daily_limit(suspects)
-            out = self.out_of_service(nodes, suspects)
-            arrays.exclude(text, needed=count_needed_nodes(arrays), until=until, out=out)
+            self.exclusions.check_daily_limit(suspects, self.site.exclude_per_day)
+            needed, out = count_needed_nodes(arrays), self.out_of_service(nodes, suspects)
+            arrays.check_spare(text, needed=needed, out=out)
+            problem = self._keep_exclusions(reasons)
+            arrays.exclude(text, needed=needed, until=until, out=out)
         except Unreachable:
             raise
         except (InputError, SlurmError) as error:
             return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(f"{text} was not excluded: {error}",))
         lines = [f"excluded {text} for queued tasks and later launches, until {until:%Y-%m-%d %H:%M} UTC"]
-        bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.node in suspects]
-        reasons = {node: _reason(diagnosis, bad, node) for node in suspects}
-        try:
-            self.exclusions.add(list(reasons.items()), hours=self.site.exclude_hours)
-        except (OpsctlError, OSError) as error:
-            lines.append(f"{text} is not excluded for later launches: {error}")
+        lines += [f"{text} is not excluded for later launches: {problem}"] if problem else []
         lines += self._drain(arrays.slurm, nodes, bad, suspects, reasons)
         return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
 
-    def check_daily_limit(self, suspects: Sequence[str]) -> None:
-        """Raise InputError if the suspects are more nodes than may be excluded in a day."""
-        limit, recent = self.site.exclude_per_day, self.exclusions.last_day()
-        if len(recent | set(suspects)) > max(limit, len(recent)):
-            raise InputError(f"[health] exclude_per_day allows {limit} in 24 h, with {len(recent)} excluded so far")
+    def _keep_exclusions(self, reasons: Mapping[str, str]) -> str:
+        """Exclude nodes for later launches; return why they are not. Raises InputError beyond the limit of a day."""
+        hours, per_day = self.site.exclude_hours, self.site.exclude_per_day
+        try:
+            self.exclusions.add(list(reasons.items()), hours=hours, per_day=per_day)
+        except InputError:
+            raise
+        except (OpsctlError, OSError) as error:
+            return str(error)
+        return ""
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
         """Return the nodes, other than suspects, on which no job can start now."""

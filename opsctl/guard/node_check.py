@@ -100,7 +100,7 @@ def _find_need(arrays: TrainArrays, care: NodeCare, names: Sequence[str], *, nee
     if care.policy.exclude == "propose":
         return "policy.exclude leaves the exclusion to a person"
     try:
-        care.check_daily_limit(names)
+        care.exclusions.check_daily_limit(names, care.site.exclude_per_day)
         arrays.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))
     except InputError as error:
         return error.message

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from opsctl.base.errors import InputError
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
@@ -44,10 +45,21 @@ class Exclusions:
     def _is_recent(self, exclusion: Exclusion) -> bool:
         return exclusion.since > (self.clock.now() - timedelta(days=1)).timestamp()
 
-    def add(self, reasons: Sequence[tuple[str, str]], *, hours: float) -> None:
-        """Exclude nodes, as (node, reason) pairs, for `hours` from now. Raises RunDirError, Busy."""
+    def check_daily_limit(self, nodes: Collection[str], limit: int) -> None:
+        """Raise InputError if with these nodes more than `limit` are excluded in 24 hours."""
+        recent = self.last_day()
+        if len(recent | set(nodes)) > max(limit, len(recent)):
+            raise InputError(f"[health] exclude_per_day allows {limit} in 24 h, with {len(recent)} excluded so far")
+
+    def add(self, reasons: Sequence[tuple[str, str]], *, hours: float, per_day: int | None = None) -> None:
+        """Exclude nodes, as (node, reason) pairs, for `hours` from now. Raises InputError, RunDirError, Busy.
+
+        `per_day` is the limit of nodes in 24 hours: two attempts may end at the same moment.
+        """
         self.site.create()
         with lease(self.site.nodes, self.clock):
+            if per_day is not None:
+                self.check_daily_limit([node for node, _ in reasons], per_day)
             now = self.clock.now()
             until = (now + timedelta(hours=hours)).timestamp()
             since_by_node = {exclusion.node: exclusion.since for exclusion in self.now()}

@@ -14,6 +14,7 @@ from click.testing import Result as Invoked
 
 from opsctl.base.errors import InputError
 from opsctl.base.model import JobState
+from opsctl.cli.logs import logs
 from opsctl.cli.nccl import nccl
 from opsctl.cli.stacks import stacks
 from opsctl.cli.why import why
@@ -95,10 +96,11 @@ def test_crash_shows_place_evidence_and_remedy(train: QueuedTrain) -> None:
     assert lines[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     assert lines[8:10] == [
         "  also   ranks lost their connection to another rank (1 rank)",
-        f"  log    {train.run.main_log}",
+        f"  log    {train.run.main_log}; opsctl logs gpt --at {ask_json(train, 'gpt')['place']}",
     ]
-    assert lines[10].startswith("  do     Exclude the node; reset the GPU")
-    assert lines[11] == "         opsctl release gpt --exclude node002"
+    assert lines[10].startswith("  test   proved by opsctl health NODE")
+    assert lines[11].startswith("  do     Exclude the node; reset the GPU")
+    assert lines[12] == "         opsctl release gpt --exclude node002"
 
 
 def test_second_crash_on_the_same_node_is_noted(train: QueuedTrain) -> None:
@@ -335,3 +337,17 @@ def test_dumps_without_a_problem_say_so(tmp_path):
     shutil.copy(CORPUS / "flight-3", tmp_path / "flight-3")
     (line,) = describe_dumps(read_dumps(tmp_path))
     assert line == "flight recorder: no collective waits for a rank in the dumps of rank 3"
+
+
+def test_logs_show_the_line_that_decides_at_its_place(train: QueuedTrain) -> None:
+    attempt = train.start_attempt("12_1.0")
+    append_log(train, *(f"iteration {number} | loss 2.1" for number in range(50)), "KeyError: 'a'", "the end")
+    train.end_body(attempt, 1)
+    shown = CliRunner(catch_exceptions=False).invoke(
+        logs, ["gpt", "--at", str(ask_json(train, "gpt")["place"])], obj=FakeApp(train)
+    )
+    lines = shown.stdout.splitlines()
+    assert (lines[0], lines[10:13]) == (
+        "iteration 39 | loss 2.1",
+        ["iteration 49 | loss 2.1", "KeyError: 'a'", "the end"],
+    )

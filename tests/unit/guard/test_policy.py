@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from opsctl.base.errors import InputError
 from opsctl.base.findings import Level
 from opsctl.guard.end_record import Action, FinishedAttempt
 from opsctl.guard.finalize import finalize
@@ -72,3 +75,12 @@ def test_a_proposed_exclusion_excludes_nothing(train: QueuedTrain) -> None:
     assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
     assert ended.done == ("proposed to exclude node001; to do it: opsctl release gpt --exclude node001",)
     assert list_open(train) == ["failures.proposes_exclusion"]
+
+
+def test_two_attempts_that_end_at_once_keep_to_the_limit_of_a_day(train: QueuedTrain) -> None:
+    """The other attempt excludes its nodes between our check and our entry."""
+    exclusions = make_node_care(train).exclusions
+    exclusions.add([("node001", "x"), ("node002", "x")], hours=1, per_day=2)
+    with pytest.raises(InputError, match="exclude_per_day allows 2 in 24 h, with 2 excluded so far"):
+        exclusions.add([("node003", "x")], hours=1, per_day=2)
+    assert [out.node for out in exclusions.now()] == ["node001", "node002"]
