@@ -90,12 +90,8 @@ def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ())
     rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
     has_place = train and diagnosis.place is not None and Path(diagnosis.log).name == "main_log.txt"
     place = f"; opsctl logs {train} --at {diagnosis.place}" if has_place else ""
-    rows += [
-        ("log", f"{diagnosis.log}{place}"),
-        ("test", read_table("proofs").get(diagnosis.kind.value, "")),
-        *(("done", action) for action in done),
-        ("do", diagnosis.advice),
-    ]
+    rows += [("log", f"{diagnosis.log}{place}"), ("test", read_table("proofs").get(diagnosis.kind.value, ""))]
+    rows += [*(("done", action) for action in done), ("do", diagnosis.advice)]
     if train and diagnosis.suspects and not done:
         rows.append(("", f"opsctl release {train} --exclude {','.join(diagnosis.suspects)}"))
     rows.append(("see", diagnosis.link))

@@ -168,9 +168,9 @@ class NodeCare:
 
     def _keep_exclusions(self, reasons: Mapping[str, str]) -> str:
         """Exclude nodes for later launches; return why they are not. Raises InputError beyond the limit of a day."""
-        hours, per_day = self.site.exclude_hours, self.site.exclude_per_day
+        site = self.site
         try:
-            self.exclusions.add(list(reasons.items()), hours=hours, per_day=per_day)
+            self.exclusions.add(list(reasons.items()), hours=site.exclude_hours, per_day=site.exclude_per_day)
         except InputError:
             raise
         except (OpsctlError, OSError) as error:

@@ -52,10 +52,7 @@ class Exclusions:
             raise InputError(f"[health] exclude_per_day allows {limit} in 24 h, with {len(recent)} excluded so far")
 
     def add(self, reasons: Sequence[tuple[str, str]], *, hours: float, per_day: int | None = None) -> None:
-        """Exclude nodes, as (node, reason) pairs, for `hours` from now. Raises InputError, RunDirError, Busy.
-
-        `per_day` is the limit of nodes in 24 hours: two attempts may end at the same moment.
-        """
+        """Exclude (node, reason) pairs for `hours`, `per_day` nodes at most. Raises InputError, RunDirError, Busy."""
         self.site.create()
         with lease(self.site.nodes, self.clock):
             if per_day is not None:
