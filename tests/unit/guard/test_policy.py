@@ -32,7 +32,7 @@ def crash_three_times(train: QueuedTrain, **steps: str) -> FinishedAttempt:
 
 
 def list_open(train: QueuedTrain) -> list[str]:
-    found = failures("gpt", train.arrays.journal.events(), train.clock.now())
+    found = failures(train.run, train.arrays.journal.events(), train.clock.now())
     return [finding.says.kind for finding in found if finding.level is Level.CRITICAL]
 
 
