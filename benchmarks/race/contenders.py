@@ -26,12 +26,22 @@ done"""
 AGENT = (
     "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill bash -c {agent}"
 )
-TORCHRUN = (
-    f"exec {{python}} -m torch.distributed.run --nnodes={NODES}:{{nodes}} --nproc-per-node={RANKS_A_NODE}"
-    " --max-restarts=20"
+ELASTIC = (
+    f" --nnodes={NODES}:{{nodes}} --nproc-per-node={RANKS_A_NODE} --max-restarts=20"
     " --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=127.0.0.1:$((30000 + SLURM_JOB_ID % 2000))"
-    " --rdzv-conf=is_host=$((SLURM_PROCID == 0)) {trainer}"
+    " --rdzv-conf=is_host=$((SLURM_PROCID == 0)),last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+    " {trainer}"
 )
+TORCHRUN = f"exec {{python}} -m torch.distributed.run {ELASTIC}"
+FT_LIBRARY = TRAINER.parents[2] / "build" / "nvrx"
+"""Where `pip install --target build/nvrx --no-deps nvidia-resiliency-ext defusedxml nvidia-ml-py pynvml` puts it."""
+FT_LAUNCHER = (
+    f"export PYTHONPATH={FT_LIBRARY}; exec {{python}} -m nvidia_resiliency_ext.fault_tolerance.launcher"
+    " --ft-workload-check-interval=0.5 --ft-initial-rank-heartbeat-timeout=30 --ft-rank-heartbeat-timeout=3"
+    " --ft-enable-nic-monitor=false"
+    f"{ELASTIC}"
+)
+"""Tuned as opsctl is: a rank without a heartbeat for 3 s hangs."""
 
 
 @dataclass(kw_only=True)
@@ -44,6 +54,8 @@ class Contender:
     """Nodes that it holds beyond those that the training needs."""
     launch: str = STEP
     """How its job starts the trainer."""
+    agent: str = TORCHRUN
+    """What starts the ranks of a node, where `launch` starts agents."""
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -61,7 +73,7 @@ class Contender:
         words = ("--place", self.place, "--checkpoints", self.checkpoints, "--exit-after", self.course.exit_after_s)
         trainer = " ".join(map(str, (TRAINER, *words)))
         nodes = NODES + self.spares
-        agent = shlex.quote(TORCHRUN.format(python=sys.executable, trainer=trainer, nodes=nodes))
+        agent = shlex.quote(self.agent.format(python=sys.executable, trainer=trainer, nodes=nodes))
         launch = self.launch.format(python=sys.executable, trainer=trainer, nodes=nodes, agent=agent)
         (self.place / "job.sh").write_text(SCRIPT.format(launch=launch))
 

@@ -30,6 +30,7 @@ CONTENDERS = {
     "plain": contenders.Plain,
     "loop": partial(contenders.Plain, launch=contenders.LOOP),
     "torchrun": partial(contenders.Plain, launch=contenders.AGENT),
+    "ft_launcher": partial(contenders.Plain, launch=contenders.AGENT, agent=contenders.FT_LAUNCHER),
     "retry": contenders.Retry,
     "submitit": contenders.Submitit,
     "person-5": partial(contenders.Person, every=300),

@@ -12,9 +12,11 @@ import argparse
 import contextlib
 import json
 import os
+import pickle
 import socket
 import sys
 import time
+import types
 from pathlib import Path
 
 STEP_S = 0.25
@@ -41,6 +43,7 @@ class Trainer:
     def run(self) -> None:
         """Train until `exit_after` seconds, or for ever."""
         self.tell("start")
+        heart = Heart()
         self.meet()
         time.sleep(max(0.0, START_S - (time.monotonic() - self.began)))
         self.step = self.load()
@@ -54,6 +57,7 @@ class Trainer:
             due_save = time.monotonic() - saved >= SAVE_EVERY_S
             leave, due_save = self.agree(leave=leave, save=due_save)
             self.step += 1
+            heart.beat()
             self.tell("step")
             self.log()
             if due_save or leave:
@@ -143,6 +147,45 @@ class Trainer:
                 f"global batch size: 2048 | lm loss: {2 + 5 / (1 + self.step / 100):.6E} |",
                 flush=True,
             )
+
+
+class Heart:
+    """The heartbeats that ft_launcher of nvidia-resiliency-ext wants, without its client, which would import torch."""
+
+    def __init__(self) -> None:
+        self.monitor: socket.socket | None = None
+        if path := os.environ.get("FT_RANK_MONITOR_IPC_SOCKET"):
+            variables = ("RANK", "LOCAL_RANK")
+            ranks = dict(zip(("global_rank", "local_rank"), (int(os.environ[name]) for name in variables), strict=True))
+            info = _message("RankInfo", **ranks, host=socket.gethostname(), pid=os.getpid())
+            self.monitor = socket.socket(socket.AF_UNIX)
+            self.monitor.connect(path)
+            self._send(_message("AuthkeyMsg", authkey=bytes(32)))
+            self._send(_message("InitMsg", rank_info=info))
+
+    def beat(self) -> None:
+        if self.monitor:
+            self._send(_message("HeartbeatMsg", rank=int(os.environ["RANK"]), state={}))
+
+    def _send(self, message: object) -> None:
+        assert self.monitor
+        data = pickle.dumps(message)
+        self.monitor.sendall(len(data).to_bytes(4, "big") + data)
+        left = int.from_bytes(self.monitor.recv(4, socket.MSG_WAITALL), "big")
+        self.monitor.recv(left, socket.MSG_WAITALL)
+
+
+def _message(name: str, **fields: object) -> object:
+    """Return an object that unpickles as the library's class of this name."""
+    module = "nvidia_resiliency_ext.fault_tolerance.data"
+    parts = module.split(".")
+    for number in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:number]), types.ModuleType(".".join(parts[:number])))
+    kind = getattr(sys.modules[module], name, None) or type(name, (), {"__module__": module})
+    setattr(sys.modules[module], name, kind)
+    message = kind()
+    vars(message).update(fields)
+    return message
 
 
 def main() -> None:
