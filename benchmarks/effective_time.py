@@ -3,6 +3,7 @@
 python benchmarks/effective_time.py                                  every contender, ten minutes, side by side
 python benchmarks/effective_time.py --seconds 120 --contender opsctl --contender plain
 python benchmarks/effective_time.py --json
+python benchmarks/effective_time.py --busy            other users wait for the nodes; NAME+2 holds two spare nodes
 
 Each contender has a private Slurm of six nodes (`opsctl sandbox run`) and trains on three of them with the same light
 trainer, which knows nothing of opsctl (race/trainer.py); the same things break for all at the same time
@@ -33,7 +34,7 @@ CONTENDER_SCRIPT = Path(__file__).parent / "race" / "run_contender.py"
 CONTENDERS = ("plain", "retry", "submitit", "opsctl", "opsctl-default", "person-5", "person-1", "no-faults")
 BUSY_CONTENDERS = ("plain", "loop", "loop+2", "torchrun", "torchrun+2", "ft_launcher", "ft_launcher+2")
 BUSY_CONTENDERS += ("opsctl-default", "opsctl-default+2", "opsctl", "opsctl+2")
-FAULTS = ("gpu", "rank", "disk", "hang", "node", "bug")
+FAULTS = ("gpu", "rank", "disk", "hang", "stuck", "node", "bug")
 NODES, BUSY_NODES = 6, 7
 
 
@@ -58,6 +59,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="faults keep their shares of it (default: 600)")
     parser.add_argument("--contender", action="append", choices={*CONTENDERS, *BUSY_CONTENDERS}, help="may be repeated")
+    parser.add_argument("--slow-timers", action="store_true", help="the defaults of Slurm, such as SlurmdTimeout=300")
     parser.add_argument("--busy", action="store_true", help="others wait for the nodes; tasks of twelve minutes")
     parser.add_argument("--faults", default=",".join(FAULTS), help="only these (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="moves the faults a little (default: 1)")
@@ -100,7 +102,7 @@ def started(names: Sequence[str], arguments: argparse.Namespace, home: Path) -> 
                 "opsctl",
                 "sandbox",
                 "run",
-                "--fast",
+                *(() if arguments.slow_timers else ("--fast",)),
                 "--gpus-per-node",
                 "0",
                 "--nodes",

@@ -50,8 +50,7 @@ def schedule(names: tuple[str, ...], *, seconds: float, seed: int, is_busy: bool
     dice = random.Random(seed)
     shares = BUSY_SCHEDULES[(seed - 1) % len(BUSY_SCHEDULES)] if is_busy else SCHEDULE
     moved = {name: (share + dice.uniform(-SPREAD, SPREAD)) * seconds for name, share in shares.items()}
-    known = moved if is_busy and names else names
-    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in known), key=lambda fault: fault.at)
+    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in names if name in moved), key=lambda f: f.at)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -20,15 +18,9 @@ from opsctl.slurm.commands import Slurm
 from opsctl.state.events import Event, Submitted, Submitting
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import Attempt, RunDir
+from tests.support.trains import until
 
 E = TypeVar("E", bound=Event)
-
-
-def until(holds: Callable[[], object], *, seconds: float = 250) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from opsctl.slurm.commands import Slurm
 from opsctl.state.files import write_atomic
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.trains import until
 
 LONG, SHORT, WAITING = (tuple(f"{kind}{n}" for n in range(many)) for kind, many in (("l", 6), ("s", 2), ("w", 12)))
 NODES = len(LONG) + len(SHORT)
@@ -174,10 +175,3 @@ class Field:
     def here(self, name: str) -> Iterator[Path]:
         """The run directory as a node sees it that may write there."""
         yield Path(f"/proc/self/fd/{self.inside[name]}") if name in self.inside else self.run(name).path
-
-
-def until(holds, *, seconds: float = 250) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)

@@ -18,6 +18,7 @@ from opsctl.diagnosis.request_stacks import request_by_signal
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.commands import Slurm
+from tests.support.trains import until
 
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\t\x1f\x1e"
 PLAN = LaunchPlan(
@@ -55,13 +56,6 @@ def sbatch(runner: SystemRunner) -> Callable[..., str]:
         return done.out.strip()
 
     return submit
-
-
-def until(holds: Callable[[], object], *, seconds: float = 250) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def find_rows(reader: Slurm, array: str) -> dict[bool, Job]:
