@@ -23,8 +23,6 @@ _POLL_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProcess:
-    """One rank of the run."""
-
     rank: int
     world_size: int
     local_rank: int

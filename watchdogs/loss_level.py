@@ -142,7 +142,6 @@ def roll_back(state: LevelState, step: int) -> LevelState:
 
 
 def _lowest_level(means: Sequence[float]) -> float:
-    """Return the lowest mean of neighbours."""
     count = min(LEVEL_BATCHES, len(means))
     windows = (means[start : start + count] for start in range(len(means) - count + 1))
     return min(map(fmean, windows))

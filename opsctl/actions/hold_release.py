@@ -35,8 +35,6 @@ def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """The result of a release."""
-
     arrays: list[str]
     """The released arrays, the last first."""
     excluded: str

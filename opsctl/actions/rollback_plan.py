@@ -118,7 +118,6 @@ class _Planner:
     show: Show
 
     def begin(self, number: int) -> RollbackPlan:
-        """Return the plan of a new rollback."""
         run, table, options = self.run, self.train.rollback, self.options
         _check_arguments(run, table, options)
         chosen, evidence = _choose(self.app, run, self.found, options.to, self.show)

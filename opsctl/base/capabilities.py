@@ -41,7 +41,6 @@ class Capability(Enum):
     """Prometheus metrics."""
 
     def is_in(self, version: Version) -> bool:
-        """Whether the version has the feature."""
         return version >= self.value.since
 
     def choose(self, version: Version) -> str:

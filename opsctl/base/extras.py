@@ -39,7 +39,6 @@ EXTRAS: dict[str, Extra] = {
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that installs the extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

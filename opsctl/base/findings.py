@@ -64,7 +64,6 @@ class Finding:
 
     @property
     def names_train(self) -> bool:
-        """Whether the summary names the train."""
         return "train" in self.says.facts
 
     def _name_others(self) -> str:

@@ -100,7 +100,6 @@ class ModelShape:
 
     @property
     def expert_layers(self) -> int:
-        """Layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @property

@@ -56,8 +56,6 @@ SHARDED_FP32 = Precision(weights=4, gradients=4, optimizer=8, partition=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """The memory of one GPU of a stage."""
-
     stage: int
     layers: int
     parameters: float

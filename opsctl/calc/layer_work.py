@@ -33,7 +33,6 @@ class MatrixProduct:
 
 
 def products(shape: ModelShape, topology: Topology, *, with_experts: bool) -> list[MatrixProduct]:
-    """Return the matrix products of a block."""
     return [*_attention_products(shape, topology), *_ffn_products(shape, topology, with_experts=with_experts)]
 
 

@@ -44,7 +44,6 @@ class Cluster:
 
 
 def not_a_cluster(*, nodes: int, gpus_per_node: int, network: float) -> Iterator[str]:
-    """Yield the problems of a cluster."""
     yield from not_positive(nodes=nodes, gpus_per_node=gpus_per_node, network=network)
     if gpus_per_node > MAX_GPUS_PER_NODE:
         yield f"gpus per node is {gpus_per_node}, at most {MAX_GPUS_PER_NODE} are known of"

@@ -37,8 +37,6 @@ def step_tflop(shape: ModelShape, *, batch: int, gpus: int, recompute: bool = Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """The speed of one step."""
-
     step_s: float
     tflops: float
     """Of one GPU, all passes counted."""

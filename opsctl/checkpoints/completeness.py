@@ -40,8 +40,6 @@ _SHARD = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})(\.\w+)")
 
 
 class Completeness(StrEnum):
-    """Whether a checkpoint is complete."""
-
     COMPLETE = "complete"
     PARTIAL = "partial"
     UNKNOWN = "unknown"

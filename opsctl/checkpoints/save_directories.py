@@ -69,7 +69,6 @@ class TrainCommand:
 
 @cache
 def load_rows() -> tuple[SaveRow, ...]:
-    """Return the rows of save_options.toml."""
     rows = read_package_table("checkpoints/save_options.toml")["save"]
     return tuple(SaveRow(**{**row, **{key: tuple(row.get(key, ())) for key in _LISTS}}) for row in rows)
 

@@ -121,7 +121,6 @@ def print_text(text: str) -> None:
 
 
 def print_unless_json(text: str) -> None:
-    """Print a text that --json leaves out."""
     if not wants_json():
         print_text(text)
 

@@ -53,8 +53,6 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightDump:
-    """The dump of one rank."""
-
     rank: int
     ranks_by_group: Mapping[str, tuple[int, ...]]
     """The ranks of each group, by the group's number or name, as far as the dump names them."""

@@ -251,7 +251,6 @@ def _list_options(command: CommandContent) -> list[tuple[str, str]]:
 
 
 def _limits_itself(command: CommandContent, options: Sequence[tuple[str, str]]) -> bool:
-    """Whether an option limits the time of the trainer."""
     code = "\n".join(map(strip_comments, command.scripts.values()))
     has_option = any(TIME_OPTION.match(name) for name, _ in options)
     return has_option or any(variable in code for variable in TIME_VARIABLES)

@@ -32,8 +32,6 @@ MAX_JOIN_S = 660.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainHooks:
-    """The hooks of one train."""
-
     run: RunDir
     journal: Journal
     runner: Runner

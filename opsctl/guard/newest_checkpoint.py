@@ -21,8 +21,6 @@ MAX_ENTRIES_LOOKED_AT = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestCheckpoint:
-    """The newest checkpoint of a train."""
-
     mark: int
     """Grows with every new checkpoint: its step, or the time of its last change if its name has no step."""
     path: Path

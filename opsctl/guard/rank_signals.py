@@ -111,7 +111,6 @@ def list_children(pid: int) -> list[int]:
 
 
 def map_children() -> dict[int, list[int]]:
-    """Return the children of every process that has children."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (as above)
         with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 (as above)

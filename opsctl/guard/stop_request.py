@@ -42,8 +42,6 @@ FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """The content of the stop request file."""
-
     reason: StopKind
     why: str
     at: datetime | None = None

@@ -38,7 +38,6 @@ class ProcessId:
 
 
 def own_process() -> ProcessId:
-    """Return this process."""
     process = ProcessId.of(os.getpid())
     assert process is not None, "this process runs"
     return process

@@ -36,8 +36,6 @@ KILL_WAIT_S = 2.0
 
 
 class SystemClock:
-    """The clock of this machine."""
-
     def now(self) -> datetime:
         return datetime.now(UTC)
 

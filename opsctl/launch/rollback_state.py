@@ -97,8 +97,6 @@ class RollbackRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRollback:
-    """The newest rollback that a page has started."""
-
     step: int
     at: datetime
     by: str

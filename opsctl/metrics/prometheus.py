@@ -36,8 +36,6 @@ FAMILIES = {name: Family(**table) for name, table in read_package_table("metrics
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One value of a metric."""
-
     name: str
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)

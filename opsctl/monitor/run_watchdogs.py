@@ -47,7 +47,6 @@ def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
 
 
 def _run_watchdog(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
-    """Return what a watchdog finds about its target."""
     began = context.clock.monotonic()
     findings = list(watchdog.judge(watchdog.probe(context, target), context.now))
     if isinstance(target, WatchedTrain):

@@ -18,8 +18,6 @@ from opsctl.watchdogs.node_health import end_finding, judge_left_node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedParts:
-    """What a cycle checks."""
-
     context: WatchContext
     watchdogs: Mapping[str, Watchdog[WatchContext, Any, Any]]
     is_partial: bool

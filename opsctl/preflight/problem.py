@@ -79,8 +79,6 @@ def read_table() -> Mapping[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """The train that is to be launched."""
-
     train: TrainSettings
     spec: JobSpec
     recipe: Recipe

@@ -19,7 +19,6 @@ from opsctl.trainer.rank_layout import check_layout, layout
 
 
 def memory_model(recipe: Recipe) -> MemoryModel:
-    """Return the memory model of the recipe's trainer."""
     return partial(_fullest_of_own, recipe.embedded) if recipe.embedded else gpu_memory.fullest
 
 

@@ -137,7 +137,6 @@ def _add(values: dict[str, tuple[str, ...]], spellings: dict[str, str], settings
 
 
 def spell(name: str) -> str:
-    """Return the one spelling of a name."""
     return name.replace("_", "-").lower()
 
 

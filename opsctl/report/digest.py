@@ -16,8 +16,6 @@ MAX_ACTIONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainDigest:
-    """One train since the beginning of the digest."""
-
     train: str
     state: str
     step: int | None = None
@@ -40,8 +38,6 @@ class TrainDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """The digest of a site."""
-
     site: str
     since: datetime
     made: datetime

@@ -71,7 +71,6 @@ class CurveDrawing:
 
 
 def render_page(report: Report) -> str:
-    """Return the whole page."""
     script = (render.templates_dir() / "report" / "curves.js").read_text()
     ratio = formats.ratio(report)
     ratios = {ratio[0], "without the queue"}

@@ -140,7 +140,6 @@ class AppriseTable(SecretTable):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether acknowledgements are read."""
         return self.has_secret("pagerduty_token")
 
     @model_validator(mode="after")
@@ -180,7 +179,6 @@ class NtfyTable(SecretTable):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether answers are read."""
         return self.has_secret("answer_topic")
 
     @model_validator(mode="after")

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 
 class ReasonKind(StrEnum):
-    """The classes of reasons."""
-
     AS_WRITTEN = "as-written"
     """The words of a person, or of a version of opsctl whose journals had no classes of reasons."""
     DUPLICATE = "duplicate"

@@ -33,7 +33,6 @@ class SiteDir:
 
     @property
     def nodes(self) -> Path:
-        """The history of each node."""
         return self.path / "nodes"
 
     @property

@@ -45,8 +45,6 @@ class Switch(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Armed:
-    """An armed switch."""
-
     switch: Switch
     by: str
     """The file's owner, if the owner armed the switch, as far as known."""
@@ -55,7 +53,6 @@ class Armed:
 
 
 def path_of(run: RunDir, switch: Switch) -> Path:
-    """Return the path of a switch."""
     return run.switches / switch.value
 
 

@@ -114,7 +114,6 @@ class AssistantTool:
 
 @cache
 def load_tools() -> dict[str, AssistantTool]:
-    """Return every tool of tools.toml by name."""
     table = read_package_table("cli/mcp/tools.toml")
     return {name: _read_tool(name, fields) for name, fields in table.items()}
 

@@ -130,7 +130,6 @@ def _missing(given: dict[str, Any]) -> Iterator[str]:
 
 
 def log_step_s(log: Path) -> float:
-    """Return the median step of a log's newest iterations."""
     step_s = median_step_s(_read_recent(log))
     if step_s is None:
         raise OpsctlError(f"{log}: no iteration line has a step time")

@@ -96,13 +96,10 @@ class TrainsApp(App[None]):
     page: TrainsPage | None
 
     def action_read_page(self) -> None:
-        """Read the page again, in a thread."""
         raise NotImplementedError
 
 
 class TrainScreen(Screen[None]):
-    """The panes of one train."""
-
     app: TrainsApp
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace", "app.pop_screen", "Back", key_display="Esc"),
@@ -138,7 +135,6 @@ class TrainScreen(Screen[None]):
 
     @property
     def pane(self) -> TextPane:
-        """The visible pane."""
         return self.query_one(f"#{self.query_one(ContentSwitcher).current}", TextPane)
 
     def show_page(self, page: TrainsPage | None) -> None:

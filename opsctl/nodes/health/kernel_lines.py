@@ -62,7 +62,6 @@ class LineRow:
 
 @cache
 def read_xids() -> dict[int, XidRow]:
-    """Return the rows of xid.toml by code."""
     rows: dict[int, XidRow] = {}
     for fields in read_package_table("nodes/health/xid.toml")["xid"]:
         for code in fields.pop("codes"):

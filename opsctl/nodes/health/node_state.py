@@ -244,8 +244,6 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLog:
-    """The SMART log of an NVMe disk."""
-
     critical_warning: int
     """A bit mask: NVM Express Base Specification, SMART / Health Information."""
     used_percent: int | None = None

@@ -85,7 +85,6 @@ def _list_exceeded(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Probl
 
 
 def _judge_jobs(spec: JobSpec, limit: str, most: int, whose: str) -> Iterator[Problem]:
-    """Judge a limit that counts jobs or time."""
     minutes = parse_slurm_minutes(spec.time_limit)
     if limit == "MaxWall" and minutes is not None and minutes > most:
         yield error("limits.time_limit", time_limit=spec.time_limit, whose=whose, most=as_slurm(most), limit=limit)

@@ -41,7 +41,6 @@ def partition(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def find_partitions(spec: JobSpec, partitions: tuple[Partition, ...]) -> list[str]:
-    """Return the partitions in which the job may run."""
     if spec.partition:
         return spec.partition.split(",")
     return [partition.name for partition in partitions if partition.is_default]

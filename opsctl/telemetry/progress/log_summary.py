@@ -119,7 +119,6 @@ class LogSummary:
             self.tflops.add(iteration.tflops if iteration.tflops is not None else UNKNOWN)
 
     def add_figure(self, name: str, step: int, value: float) -> None:
-        """Add a value to a curve."""
         if name not in self.curves:
             self.curves[name] = BoundedCurve()
         self.curves[name].add(step, value)

@@ -128,7 +128,6 @@ class StepReader:
 
     @property
     def known(self) -> tuple[LineFormat, ...]:
-        """The formats that occurred."""
         return self._known
 
     def read(self, line: bytes, *, is_candidate: bool = False) -> LineFacts:
