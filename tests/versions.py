@@ -1,7 +1,5 @@
 """The versions of Slurm whose output is in tests/corpus."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"

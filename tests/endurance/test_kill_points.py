@@ -4,8 +4,6 @@
 off at five places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Rollbacks that take long, on a real Slurm: by the embedded trainer, and of a trainer that does not stop if asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@
 soak fails.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 An attack is one test below tests/hostile: the name of its mark `attack`, or of its function, with its parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A shared, sticky root in which everybody can write, as docs/team.md describes, and opsctl typed at it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Make hostile inputs and feed them to a parser, within 5 s and 200 MB for each input."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

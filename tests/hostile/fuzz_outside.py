@@ -1,7 +1,5 @@
 """Parsers of what strangers send or publish: answers by mail and Slack, dumps of torch, models, texts to train on."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

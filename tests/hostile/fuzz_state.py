@@ -1,7 +1,5 @@
 """Every file format below the shared root, by name. The names continue those of fuzz_targets.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from opsctl.alerts import open_alerts, outbox

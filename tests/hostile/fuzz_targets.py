@@ -1,7 +1,5 @@
 """Every parser of opsctl, by name: its input, and the errors that its docstring promises. More: fuzz_state.py."""
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile

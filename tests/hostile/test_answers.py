@@ -1,7 +1,5 @@
 """What a hostile ntfy server, or anybody who knows the topic, answers to the poll of answers; and PagerDuty's API."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """What programs outside get and send: assistants, ntfy, PagerDuty, and hosts for ssh."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

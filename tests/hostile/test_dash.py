@@ -1,7 +1,5 @@
 """`opsctl dash` on a login node, where every user can connect to its port and listen on others."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

@@ -1,7 +1,5 @@
 """Files that other users make where the guard and `opsctl rollback` write and read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a rollback takes from others: names of checkpoints, directories that the log names, checkpoints of strangers."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Files of TensorBoard, W&B and tables, as `opsctl report --log` reads them of other users."""
 
-from __future__ import annotations
-
 import io
 import signal
 import tracemalloc

@@ -1,7 +1,5 @@
 """Run opsctl's tests on the Slurm of several suites: python -m tests.matrix [--suite SUITE] [--shell | --record]"""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

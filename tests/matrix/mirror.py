@@ -1,7 +1,5 @@
 """The package archives of apt and pip, read from the configuration of this machine at every run."""
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

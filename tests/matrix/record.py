@@ -4,8 +4,6 @@ Starts opsctl's private Slurms, puts jobs and nodes in states that the parsers m
 output to DIRECTORY/<program>/<case>.txt. opsctl's own code runs every command, with a fixed mark between fields.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

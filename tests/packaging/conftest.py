@@ -1,7 +1,5 @@
 """The wheel of this checkout, built and installed without network beside the packages of this environment."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Sequence

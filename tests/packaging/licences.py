@@ -1,7 +1,5 @@
 """Write docs/reference/licences.md from the metadata of installed packages: `python -m tests.packaging.licences`."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

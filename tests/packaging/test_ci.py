@@ -1,7 +1,5 @@
 """The workflow, the Containerfile and the lock, checked without running them."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """One alert of every kind, rendered for mail, Slack and plain text, to be read as a whole."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -5,8 +5,6 @@ message), `after`, and changes by dotted path: `[case.set]` to the train's TOML,
 removes a flag), `[case.facts]`, and `[case.nodes]`: nodes and their state.
 """
 
-from __future__ import annotations
-
 import tomllib
 from copy import deepcopy
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """podman for tests: a small image made of this machine's Python, without a network, and a podman that starts here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A crontab for one test, real programs, and a clock that the test sets."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """A train with attempts, a clock that the test sets, and a queue that keeps the Slurm's contract without Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

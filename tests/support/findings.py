@@ -1,7 +1,5 @@
 """Findings with texts of the test's own."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sandbox nodes with GPUs: nvidia-smi, dmesg and dcgmi are scripts on PATH that print text of the corpus."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """A train on a real Slurm whose body is a few lines of shell."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Three real users of one shared root: the owner of a train, a member of the site's group, and a stranger."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

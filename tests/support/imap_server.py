@@ -1,7 +1,5 @@
 """A private IMAP server on loopback: dovecot, with one user and an empty mailbox."""
 
-from __future__ import annotations
-
 import contextlib
 import imaplib
 import os

@@ -1,7 +1,5 @@
 """Messages that code under test logged."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Events with the fields that a test does not care about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from opsctl.state.events import Diagnosed

@@ -1,7 +1,5 @@
 """Answers of nodes in the form of the gathering script, made from the corpus."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A train with a journal and a log, as a guard and a trainer would have written them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Small file systems for tests of full disks."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A server on loopback with ntfy's API: publish as JSON or as text to a topic, poll a topic; topics ask for tokens."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Let other users run this checkout and its Python, which may lie in a home directory closed to them."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

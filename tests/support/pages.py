@@ -1,7 +1,5 @@
 """Run the commands of a page of the documentation, in order."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Published configurations of runs that work (tests/corpus/preflight/configurations), written as trains of opsctl."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

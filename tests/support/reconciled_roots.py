@@ -1,7 +1,5 @@
 """Reconcile every train of a root, as a watch cycle does for its owner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Helpers of the tests on real Slurms."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

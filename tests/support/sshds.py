@@ -1,7 +1,5 @@
 """A real sshd for tests, with its own keys and one loopback port for each node; ended by PID."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """A terminal of tmux, with its own server: keys go in, the screen comes out."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

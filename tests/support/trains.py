@@ -1,7 +1,5 @@
 """A site on the shared sandbox, and commands run on it."""
 
-from __future__ import annotations
-
 import grp
 import os
 import re

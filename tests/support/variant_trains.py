@@ -1,7 +1,5 @@
 """Trains of tests/corpus/preflight/variants: one command with files of its own, judged on a cluster without faults."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from copy import deepcopy

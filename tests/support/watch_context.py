@@ -1,7 +1,5 @@
 """A train in a run directory, queue rows that the test sets, and a clock that the test sets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

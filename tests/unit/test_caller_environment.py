@@ -1,7 +1,5 @@
 """Tests depend on no variable of whoever starts them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

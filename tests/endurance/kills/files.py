@@ -1,7 +1,5 @@
 """Verbs that need no Slurm, each in a place of its own: switches, alerts, checkpoints, copies, cron."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ can be lost that SIGKILL could lose. `before` dies as it would begin; `after` at
 with the new file still empty, with the program at work. Everything is imported beforehand, each run is a fork.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """One verb, cut off at its effects, and done again: what is left must be as if it had never been cut off."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

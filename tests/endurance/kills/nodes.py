@@ -1,7 +1,5 @@
 """Verbs on nodes: a real Slurm, cards that answer from the corpus, a real sshd for each node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A sandbox that comes up and goes down."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

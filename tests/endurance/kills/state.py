@@ -1,7 +1,5 @@
 """What a run of opsctl has left: files, journals, the queue, the nodes; without what differs each time."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Verbs on a real Slurm: each cut finds a train of its own there."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

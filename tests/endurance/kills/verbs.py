@@ -1,7 +1,5 @@
 """Every verb that changes something, and the world that it finds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

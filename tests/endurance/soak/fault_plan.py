@@ -2,8 +2,6 @@
 is news may be lost in them.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Troubles of trains, with the alerts that must be sent once at their begin and once at their end."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The clock of the node on which the watchers run: it jumps by hours and back, and is set by minutes for good."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Run a soak: watch cycles over many trains while channels, disks, Slurm and trains fail at random."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

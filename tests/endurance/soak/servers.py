@@ -1,7 +1,5 @@
 """A mail server and a Slack server with faults (moods), which count the alerts that they receive."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import html

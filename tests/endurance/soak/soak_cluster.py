@@ -1,7 +1,5 @@
 """Twenty trains on a real Slurm: eight that run, two of these in short attempts and two on one node; twelve wait."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

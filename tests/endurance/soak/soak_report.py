@@ -1,7 +1,5 @@
 """The figures of a soak: cycles, faults, alerts sent and alerts lost."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 `python -m tests.endurance.soak.watcher SITE PROGRAMS`
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

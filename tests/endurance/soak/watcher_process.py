@@ -1,7 +1,5 @@
 """A separate process that runs watch cycles on request."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

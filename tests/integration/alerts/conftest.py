@@ -1,7 +1,5 @@
 """Real servers on loopback: mail by aiosmtpd, web by http.server, and a scripted mail server on a bare socket."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

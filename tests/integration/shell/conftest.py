@@ -1,7 +1,5 @@
 """Scripts in place of Slurm's programs around a rendered script. They only run the command after their options."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

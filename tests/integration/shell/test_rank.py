@@ -1,7 +1,5 @@
 """The shim that srun starts for each rank, executed as srun executes it."""
 
-from __future__ import annotations
-
 import os
 import select
 import shlex

@@ -1,7 +1,5 @@
 """A stop signal for a rank whose trainer runs below a shell or a launcher."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """A real Slurm for tests: one per pytest process, private to it, ended by id when the tests end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Hold and release by the buttons of an alert, through `opsctl watch` to the queue of a real Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """`opsctl test-nodes` on a real Slurm: real ranks with torch and gloo, and ranks that fail."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The daemon driver of cron, in its own process with APScheduler. These tests need no Slurm."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The slurm driver of cron on real Slurms: many ticks, and the faults of a bad night."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The actions of `opsctl dash` on a real Slurm, as the owner and as other users, and the view from real commands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

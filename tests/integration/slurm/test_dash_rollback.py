@@ -1,7 +1,5 @@
 """Rollback and more tasks from the pages of `opsctl dash`, on a real Slurm: plan, process, interruption, result."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

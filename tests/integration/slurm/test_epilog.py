@@ -1,8 +1,6 @@
 """Without an Epilog, slurmctld waits for the answer of a dead node before it releases the healthy nodes of its job:
 MessageTimeout, 10 s, as measured with Slurm 22.05.8."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

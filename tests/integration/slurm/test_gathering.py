@@ -1,7 +1,5 @@
 """The fact-gathering script on this machine: library versions, a real fio, a hanging fio, a missing directory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The guard in batch jobs of a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

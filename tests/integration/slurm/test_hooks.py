@@ -1,7 +1,5 @@
 """Hooks of a train on a real Slurm."""
 
-from __future__ import annotations
-
 from tests.support.trains import Trains, until
 
 TRAINER = """

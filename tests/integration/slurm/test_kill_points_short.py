@@ -3,8 +3,6 @@
 tests/endurance/test_kill_points.py kills all commands at all effects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What an engineer can read in the log of the job and in the debug log after a night."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A job loses a node while the other nodes, with the batch step, go on: the same on every Slurm version."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """`opsctl mcp`, driven by the client of the SDK over stdio, on a train in a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

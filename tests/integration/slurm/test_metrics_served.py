@@ -1,7 +1,5 @@
 """Metrics of trains in a real queue, fetched by HTTP from an opsctl process."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

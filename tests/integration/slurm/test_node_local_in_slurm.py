@@ -1,7 +1,5 @@
 """The Prolog and Epilog of templates/health in a real Slurm: evidence drains the node, ignorance does not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

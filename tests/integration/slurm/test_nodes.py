@@ -1,7 +1,5 @@
 """The commands for nodes on a real slurmctld, with GPU output from the corpus."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`opsctl nodes reboot` on a real Slurm, which only records the reboot for the time when the node is free."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

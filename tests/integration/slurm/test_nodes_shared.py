@@ -1,7 +1,5 @@
 """Nodes that several trains share, and dry runs of node tests."""
 
-from __future__ import annotations
-
 import json
 import time
 

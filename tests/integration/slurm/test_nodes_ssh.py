@@ -1,7 +1,5 @@
 """Commands by ssh to a real sshd: success, and every way of failing."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import threading

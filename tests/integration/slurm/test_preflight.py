@@ -1,7 +1,5 @@
 """`opsctl preflight` against a real Slurm: Slurm behaves as preflight predicts."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

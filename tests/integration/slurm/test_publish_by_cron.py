@@ -1,7 +1,5 @@
 """The shipped publish script, run by a cron tick, with a webhook planted in a log. This test needs no Slurm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

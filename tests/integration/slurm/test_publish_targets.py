@@ -1,7 +1,5 @@
 """Publishing to a git remote and by a command, with real git and a real shell; kills at any point and repetition."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`opsctl.Train` on a real slurmctld, and the example of the README."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """The guard ends attempts that certainly hang, and no others, on a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

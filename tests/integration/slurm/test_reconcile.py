@@ -1,7 +1,5 @@
 """Reconciling all trains under a real Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`opsctl rollback` and its undo on a real Slurm: a running train stops, and goes on from the chosen checkpoint."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

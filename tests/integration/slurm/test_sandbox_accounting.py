@@ -1,7 +1,5 @@
 """slurmdbd and MariaDB, where they are installed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

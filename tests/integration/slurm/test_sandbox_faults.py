@@ -1,7 +1,5 @@
 """Sandbox faults: their effect on processes and on Slurm's view."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

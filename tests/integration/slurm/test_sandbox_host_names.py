@@ -1,7 +1,5 @@
 """A sandbox starts with any host name and any /etc/hosts, as root and as a user, and listens on loopback only."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

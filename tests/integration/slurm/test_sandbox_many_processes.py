@@ -1,7 +1,5 @@
 """`sandbox down` with as many processes as fifty trains."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

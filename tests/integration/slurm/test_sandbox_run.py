@@ -1,7 +1,5 @@
 """`opsctl sandbox run` and `shell`: a Slurm that ends with its command."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`opsctl sandbox up` and `down`, and their leftovers, on real Slurms."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

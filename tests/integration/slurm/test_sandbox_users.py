@@ -1,7 +1,5 @@
 """Ordinary users with their own sandbox, and with the sandbox of root or of another user."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

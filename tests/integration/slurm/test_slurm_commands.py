@@ -1,7 +1,5 @@
 """The contract of the Slurm port, on a real slurmctld."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A few cycles of the soak of tests/endurance, to prove that the soak itself works."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

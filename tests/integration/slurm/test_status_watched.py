@@ -1,7 +1,5 @@
 """`opsctl status --watch` on a real terminal of 80 columns and 16 lines, and in a pipe."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Stop trainers that read the stop request, listen to a signal, or do neither, on a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

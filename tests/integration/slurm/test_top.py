@@ -1,7 +1,5 @@
 """`opsctl top` in a terminal of 80 x 24, on trains in a real Slurm."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

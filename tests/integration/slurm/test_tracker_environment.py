@@ -1,7 +1,5 @@
 """The runs of experiment trackers in the environment of ranks, and in status, on a real Slurm."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

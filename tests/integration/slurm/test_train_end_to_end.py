@@ -1,7 +1,5 @@
 """A DeepSpeed train over several tasks on a real Slurm, run by the commands that a user types."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

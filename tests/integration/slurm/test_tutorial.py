@@ -1,7 +1,5 @@
 """Every command of the README quickstart and of the tutorial runs, in order, on a real sandbox."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Watch cycles on a real Slurm: the queries of a cycle, and its findings for each kind of waiting."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Incidents of the training chronicles, repeated on a real Slurm."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

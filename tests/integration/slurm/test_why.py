@@ -1,7 +1,5 @@
 """`opsctl why` and `opsctl stacks` on ranks of a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The variables of trackers with the real libraries, offline: a second process continues the run of the first."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

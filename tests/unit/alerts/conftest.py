@@ -1,7 +1,5 @@
 """A ledger and an outbox in a temporary directory, under a clock that the test moves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Deliveries that the outbox cannot record: on a file system that is full, or becomes read-only, during the sending."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The cases are data: tests/corpus/answers/.
 """
 
-from __future__ import annotations
-
 import tomllib
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage

@@ -1,7 +1,5 @@
 """Two watchers whose disk is full now and then: each trouble is one alert and one RESOLVED, in this order."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

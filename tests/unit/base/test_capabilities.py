@@ -1,7 +1,5 @@
 """Capabilities of Slurm versions."""
 
-from __future__ import annotations
-
 import pytest
 
 from opsctl.base.capabilities import OLDEST, Capability, format_version, parse_version

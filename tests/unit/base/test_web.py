@@ -1,7 +1,5 @@
 """Requests of opsctl and the proxies of the environment."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,7 +1,5 @@
 """Checkpoints of other trainers. `pytest tests/unit/checkpoints/test_layouts.py`"""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

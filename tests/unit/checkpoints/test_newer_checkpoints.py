@@ -1,7 +1,5 @@
 """Newer checkpoints are set aside and come back, with everything that names the newest."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where a train saves. `pytest tests/unit/checkpoints/test_save_directories.py`"""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One save directory in many spellings: preflight, guard, watch and rollback read the same one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

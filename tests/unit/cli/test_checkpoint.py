@@ -1,7 +1,5 @@
 """`opsctl checkpoint list`, `verify` and `prune` without torch. The rest: tests/integration/trainer."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Options that would have no effect are refused; a command line that lacks several parts is refused once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path

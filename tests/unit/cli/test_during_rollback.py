@@ -1,7 +1,5 @@
 """While a rollback runs, or waits to be finished, no command starts a task: it would begin at a wrong checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

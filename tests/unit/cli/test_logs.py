@@ -1,7 +1,5 @@
 """`opsctl logs` on a run directory, and on a log that grows while `--follow` reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`opsctl publish` through the command line: choice of trains, precedence of rules, secrets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

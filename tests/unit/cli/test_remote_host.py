@@ -1,7 +1,5 @@
 """`opsctl --host`, through the system's ssh and a real sshd on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`opsctl report` through the command line, and reports of incomplete logs and journals."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """What `opsctl rollback` refuses before anything changes, and the steps that the shell offers."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The pages of `opsctl status`: one line a train, and a card that fits a small terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`opsctl status` without an answer: the real squeue and a port without a controller, and an unreadable root."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

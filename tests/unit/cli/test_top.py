@@ -1,7 +1,5 @@
 """The screens of `opsctl top`, driven by textual's pilot on prepared snapshots."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace

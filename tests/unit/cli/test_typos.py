@@ -1,7 +1,5 @@
 """What the command line answers to misspelt and misplaced words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

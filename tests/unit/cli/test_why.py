@@ -1,7 +1,5 @@
 """`opsctl why` on a run directory and on a log alone, and collectives named from dumps of the flight recorder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Five-field times as in crontab(5), also in the nights in which clocks change."""
 
-from __future__ import annotations
-
 import contextlib
 import tomllib
 from datetime import UTC, datetime, timedelta

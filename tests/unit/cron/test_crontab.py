@@ -1,7 +1,5 @@
 """Entries of a crontab and of the cron.* directories."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Misbehaving programs, their output, and how much of the output is stored."""
 
-from __future__ import annotations
-
 import os
 import signal
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The job that resubmits itself: directives and slots. The rest: tests/integration/slurm."""
 
-from __future__ import annotations
-
 import subprocess
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One tick, with real programs and a fake clock, also on a full disk."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A site with two trains, and a home directory for the secret of the pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Rollbacks that a page starts: the process, and what the page says of every end."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`opsctl dash`: options, links, the secret, and the pages as files."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The headline of a train: tone, word and sentence for each state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

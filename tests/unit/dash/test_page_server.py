@@ -1,7 +1,5 @@
 """The server of the pages over real HTTP: sessions, Host and Origin, actions, events, and one view for all."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The slow parts of a train's page: attempts by cause, events on the curves, and the log in parts."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

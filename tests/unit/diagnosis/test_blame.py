@@ -1,7 +1,5 @@
 """The table blame.toml: which evidence convicts a node."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime

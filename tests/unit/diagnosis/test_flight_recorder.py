@@ -1,7 +1,5 @@
 """Dumps of torch's flight recorder: made by torch 2.13 with gloo, four ranks, of which rank 3 skips an all-reduce."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

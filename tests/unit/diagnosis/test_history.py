@@ -1,7 +1,5 @@
 """What stands before the last progress is history, and what a program survived explains no end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

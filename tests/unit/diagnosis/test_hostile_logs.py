@@ -1,7 +1,5 @@
 """Any log gets a diagnosis."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

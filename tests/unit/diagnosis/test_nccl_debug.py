@@ -1,7 +1,5 @@
 """NCCL's debug output, from real lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from click.testing import CliRunner

@@ -1,7 +1,5 @@
 """The odd ranks of a hang."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What opsctl prints is no evidence: whatever its lines say, they explain no end, and show no progress."""
 
-from __future__ import annotations
-
 import logging
 import tomllib
 from pathlib import Path

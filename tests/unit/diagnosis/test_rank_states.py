@@ -1,7 +1,5 @@
 """Silent ranks are named first, with the states of their real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

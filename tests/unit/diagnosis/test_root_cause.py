@@ -1,7 +1,5 @@
 """The root cause of an attempt's end, from logs of the BigScience chronicles and other real lines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

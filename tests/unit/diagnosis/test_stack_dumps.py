@@ -1,7 +1,5 @@
 """Stacks of many ranks are grouped: a hang of the chronicles, and formats of py-spy and faulthandler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

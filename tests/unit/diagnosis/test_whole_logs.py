@@ -1,7 +1,5 @@
 """What surrounds a failure in a whole log: start-ups, ends of launchers and of Slurm, echoes of other ranks."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finalize excludes a node only on evidence about this node."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

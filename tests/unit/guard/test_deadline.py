@@ -1,7 +1,5 @@
 """The deadline file: asked of Slurm rarely, and kept up to date."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import datetime, timedelta
 from threading import Event

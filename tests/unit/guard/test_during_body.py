@@ -1,7 +1,5 @@
 """What the guard does beside the body waits for the first step of the ranks."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

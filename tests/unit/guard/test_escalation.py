@@ -1,7 +1,5 @@
 """The steps of a stop: which follow a request, when, and how people see them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta

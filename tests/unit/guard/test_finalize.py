@@ -1,7 +1,5 @@
 """Finalize: exactly once, by any process, after any interruption."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Finalize with a diagnosis: faulty nodes are excluded, lasting faults hold the train, other trains continue."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The guard waits for space where the trainer saves before it starts the body."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

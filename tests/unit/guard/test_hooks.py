@@ -1,7 +1,5 @@
 """Hooks: which run when, once, bounded, and without any effect of their failures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the guard does once an attempt certainly hangs."""
 
-from __future__ import annotations
-
 import pytest
 
 from opsctl.guard import hang_evidence

@@ -1,7 +1,5 @@
 """The last lines of real trainers, from the corpus: which say that the training is over."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

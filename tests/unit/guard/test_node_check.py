@@ -1,7 +1,5 @@
 """The node check before the trainer starts: the real script, with GPUs that answer from the corpus."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The outcome of an attempt and the action that follows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The progress of attempts of foreign trainers: checkpoints anywhere, steps in any format."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is recorded of code and packages when an attempt ends before its first step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import metadata

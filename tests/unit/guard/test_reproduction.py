@@ -1,7 +1,5 @@
 """The record of code, environment and packages of an attempt, without secrets."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

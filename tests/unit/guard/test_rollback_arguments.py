@@ -1,7 +1,5 @@
 """The variables that the guard gives to the body after a rollback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

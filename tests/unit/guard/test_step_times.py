@@ -1,7 +1,5 @@
 """Finalize records how fast the nodes of an attempt were, and does nothing else about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

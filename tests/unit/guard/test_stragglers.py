@@ -1,7 +1,5 @@
 """Ranks that outlive a failed rank."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The rendered wrapper under bash: hostile paths arrive unchanged, and the body runs without a guard."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from datetime import UTC, datetime

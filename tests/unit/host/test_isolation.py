@@ -1,7 +1,5 @@
 """Isolation: a watchdog that fails or hangs stops no other."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Log records on the terminal: their form, their level, and no secrets."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -1,7 +1,5 @@
 """The stand-alone file for trainers: what it reads, what it writes, and what it needs."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

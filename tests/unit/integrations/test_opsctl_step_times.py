@@ -1,7 +1,5 @@
 """The stand-alone file for step times: what it measures and writes, and what it needs."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Settings of a train and the job that they request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

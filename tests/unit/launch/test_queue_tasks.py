@@ -1,7 +1,5 @@
 """Queueing more tasks from another directory than that of the launch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The runs of a train in experiment trackers, from the journal and train.toml."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Relative paths of [trainer] begin at the file that names them; a copy in a run directory keeps its launch's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

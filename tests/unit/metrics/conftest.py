@@ -1,7 +1,5 @@
 """A site with one running train that has every metric, and rows of a queue."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Reconcile all trains of a root."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An alert about the loss names the checkpoint and the command of the rollback."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Plans to drain, reboot and undrain nodes; two drains at a time keep to one cap."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The stored history of nodes and GPUs."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

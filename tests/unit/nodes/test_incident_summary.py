@@ -1,7 +1,5 @@
 """Summaries of a node's history around the end of an attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta

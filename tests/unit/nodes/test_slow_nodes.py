@@ -1,7 +1,5 @@
 """Slow nodes, by the ranks' own step times: files of real attempts' shape, the statistic, and what is stored."""
 
-from __future__ import annotations
-
 import random
 from datetime import timedelta
 from pathlib import Path

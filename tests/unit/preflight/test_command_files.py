@@ -1,7 +1,5 @@
 """Files of a launch: those of its command, and corpora and tokenizers by their headers and descriptions."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

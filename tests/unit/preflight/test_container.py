@@ -1,7 +1,5 @@
 """What preflight says about trains in containers: files of the mounted directories, image, mounts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run directory with published and private files, real programs and a real bare repository."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import dataclass, field

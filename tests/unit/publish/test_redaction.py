@@ -1,7 +1,5 @@
 """Redaction of configured secrets, of secrets in the environment and of text that has the form of a secret."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Publishing to a directory: changed files, ends of large logs, no checkpoints and no links out of the run."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

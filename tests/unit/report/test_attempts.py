@@ -1,7 +1,5 @@
 """An attempt in the journal, in its own record and in accounting. `pytest tests/unit/report`"""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses by cause, a report that ends early, and a report of a copied run directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The spans of any input tile the window. `pytest tests/unit/report`"""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Reports of logs without a run directory, with lines as in the chronicles. `pytest tests/unit/report`"""
 
-from __future__ import annotations
-
 import gzip
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

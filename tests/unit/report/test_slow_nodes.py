@@ -1,7 +1,5 @@
 """`opsctl report` shows the step times of a train's nodes against their partners."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The choice of a sandbox's network by name resolution, and the library that binds to loopback."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

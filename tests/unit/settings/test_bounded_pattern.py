@@ -1,7 +1,5 @@
 """Patterns of users. `pytest tests/unit/settings/test_bounded_pattern.py`"""
 
-from __future__ import annotations
-
 import re
 import time
 

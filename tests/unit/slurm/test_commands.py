@@ -1,7 +1,5 @@
 """Calls of Slurm's commands that real commands cannot be made to show. The rest: tests/integration/slurm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recorded output and error messages of every Slurm version, and what they are parsed to."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Parsers raise nothing on any input, and an unknown state is not final."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

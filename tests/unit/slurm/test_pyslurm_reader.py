@@ -1,7 +1,5 @@
 """Choice of the reader, in a separate Python process, with and without an importable pyslurm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

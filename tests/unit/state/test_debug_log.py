@@ -1,7 +1,5 @@
 """The debug log of a site: who gets one, its size, its modes, several writers."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What a reader of the journal reads: each line once, and a snapshot in place of old attempts."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

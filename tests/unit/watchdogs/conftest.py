@@ -1,7 +1,5 @@
 """Fixtures of the tests of watchdogs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints that are late, that grow or that are damaged."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

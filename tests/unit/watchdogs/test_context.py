@@ -1,7 +1,5 @@
 """The memory of watchdogs between two cycles, with and without a writable disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

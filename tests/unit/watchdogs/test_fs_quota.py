@@ -1,7 +1,5 @@
 """Space, inodes, quotas and forecasts: judgements of given figures, and measurements of real file systems."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

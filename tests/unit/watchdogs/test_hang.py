@@ -1,7 +1,5 @@
 """Hangs of trainers with and without a heartbeat. The clock is fake, the files are real."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

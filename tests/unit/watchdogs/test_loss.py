@@ -1,7 +1,5 @@
 """The loss watchdog: incidents between two cycles, and permanent rises until a person accepts them."""
 
-from __future__ import annotations
-
 from opsctl.base.findings import Level
 from opsctl.watchdogs.context import accept
 from tests.support.watch_context import Bench

@@ -1,7 +1,5 @@
 """Shapes of loss curves: synthetic incidents, and calm curves without any."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Watchdogs by configuration, with real programs and files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

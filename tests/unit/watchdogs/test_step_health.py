@@ -1,7 +1,5 @@
 """Skipped steps, loss scale, gradient norm and steps without a loss, from lines as trainers print them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The throughput watchdog: training that is slower than usual."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

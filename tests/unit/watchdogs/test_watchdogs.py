@@ -1,7 +1,5 @@
 """Nodes, cron, wait reasons and the registry, without Slurm."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import datetime, timedelta

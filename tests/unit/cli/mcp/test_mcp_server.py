@@ -1,7 +1,5 @@
 """The MCP server in this process: which tools exist, and what they say about themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

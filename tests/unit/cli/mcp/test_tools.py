@@ -1,7 +1,5 @@
 """The table of tools, the command lines that calls become, and the bounds of results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The collective test on made routes to nodes: busy nodes are unknown, failures are repeated."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

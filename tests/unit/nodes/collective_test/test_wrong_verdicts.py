@@ -3,8 +3,6 @@
 `python -m tests.unit.nodes.collective_test.test_wrong_verdicts` prints the figures of docs/how-to/first-bad-node.md.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """GPUs that amd-smi reports: the same checks, for the values that amd-smi has."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every check of GPUs finds its faults, and finds nothing on a healthy node."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The checks of /sys and of NVMe disks find their faults, and find nothing on a healthy node."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Every check of the host finds its faults; incomplete answers are unknown."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import timedelta

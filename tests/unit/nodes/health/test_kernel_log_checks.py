@@ -1,7 +1,5 @@
 """Every row of kernel_log.toml finds its lines in recorded kernel logs, and gather.sh finds the same lines."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

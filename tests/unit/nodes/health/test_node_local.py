@@ -1,7 +1,5 @@
 """The scripts that run on nodes: evidence of one node, and the end of its orphan processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

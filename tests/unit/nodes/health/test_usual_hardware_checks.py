@@ -1,7 +1,5 @@
 """A node broken at its first look does not become its own baseline: the majority of its kind decides."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

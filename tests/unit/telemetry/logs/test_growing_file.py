@@ -1,7 +1,5 @@
 """Growing files on disk, and the fields of their lines. `pytest tests/unit/telemetry/logs`"""
 
-from __future__ import annotations
-
 import os
 import re
 import time

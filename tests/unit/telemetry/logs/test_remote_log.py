@@ -1,7 +1,5 @@
 """A log behind a real web server on loopback, with and without ranges, and with failures."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The patterns are tuned on the tuning half alone. Of the test half, only counts are ever shown.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Shares of a train's time by cause. `pytest tests/unit/report`"""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lines of iterations, of known trainers and of scripts of one's own, and the reference of their formats."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole logs, of Megatron-DeepSpeed and of other trainers: any log is read without an error."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import tempfile

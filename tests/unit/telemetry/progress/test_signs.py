@@ -1,7 +1,5 @@
 """Signs of progress. `pytest tests/unit/telemetry/progress/test_signs.py`"""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any
