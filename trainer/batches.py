@@ -4,8 +4,6 @@ A corpus is one stream of the tokens of all documents. Sample n is `sequence` to
 more token as the last label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Rows are processed in chunks: a copy of all logits in fp32, its softmax and thei
 times the memory of logits in bf16. With several tensor ranks, no rank holds the logits of the whole vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ the size of the micro-batch and on tensor ranks: every tensor rank draws for its
 parallelism for its own slice of the sequence.
 """
 
-from __future__ import annotations
-
 import torch
 
 from opsctl.trainer.config import TrainerConfig

@@ -1,7 +1,5 @@
 """`python -m opsctl.trainer CONFIG --dry-run`: describe a run and its problems, without a GPU or torch."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The model under DeepSpeed: one call trains one step over all stages, tensor ranks and data-parallel ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math

@@ -1,7 +1,5 @@
 """Reports to the driver: log lines, heartbeats and the stop reason. A failed write never stops training."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

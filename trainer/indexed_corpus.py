@@ -6,8 +6,6 @@ with a smaller vocabulary is refused at the start. `<prefix>.learnt` is there fo
 token, 1 where the model learns to write the token. The index is written last: without the index there is no corpus.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

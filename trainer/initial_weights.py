@@ -4,8 +4,6 @@ A matrix is a stack of blocks along the axis that tensor ranks cut. Every block 
 draws the blocks that its slice touches and no others.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The training run, from start to stop, with its evaluations."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

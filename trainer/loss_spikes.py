@@ -1,7 +1,5 @@
 """Detection of loss spikes, by comparison with the losses of the steps before."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import deque

@@ -1,7 +1,5 @@
 """Memory in use on this node and on this GPU, in percent (0-100)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

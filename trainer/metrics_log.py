@@ -1,7 +1,5 @@
 """The metrics: metrics.jsonl, one JSON object per line, and charts. A failed disk or tracker stops no training."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -4,8 +4,6 @@ DeepSpeed takes no step if the norm of the gradient is not finite, so the weight
 same batch through the layers again and checks the inputs and outputs of every layer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

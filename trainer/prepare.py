@@ -7,8 +7,6 @@ paths, so that the same input gives the same corpus, byte for byte, for any numb
 last: without the index there is no corpus.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Start and end of the process groups, and the group in which ranks agree on decisions."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

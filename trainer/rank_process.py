@@ -1,7 +1,5 @@
 """This process: its rank, its end when its parent ends, and the stacks of its threads on request."""
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os

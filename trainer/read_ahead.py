@@ -1,7 +1,5 @@
 """Micro-batches ready before they are needed: read one step ahead, and copied to the device without a wait."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Progress and measurements of the run, the same on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

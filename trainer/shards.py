@@ -4,8 +4,6 @@ A shard takes files that follow each other, about the same number of bytes as ev
 so that a task that runs again does nothing if its shard exists, and a shard of other files is never taken for it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

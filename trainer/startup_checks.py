@@ -1,7 +1,5 @@
 """Checks, and agreements of all ranks, before the first step."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

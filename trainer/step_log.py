@@ -1,7 +1,5 @@
 """The log line of the steps since the last log line, and its values as a record."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

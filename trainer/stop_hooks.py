@@ -1,7 +1,5 @@
 """Requests to save or to stop, and the agreement of all ranks to act on them after the same step."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Mapping

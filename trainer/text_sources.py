@@ -4,8 +4,6 @@ gzip, bzip2, xz and zstd are decompressed while they are read. Inside may be JSO
 Parquet, or plain text, which is one document. Binary content is refused: its tokens would be garbage.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import importlib

@@ -1,7 +1,5 @@
 """Tokenizers: byte level, or a `tokenizer.json` of Hugging Face's tokenizers library."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

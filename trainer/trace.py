@@ -1,7 +1,5 @@
 """A trace of calls into chosen packages, one line per call in a file per rank, to find the last call before a hang."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The digest of a site, from the journals, the reports, the alert ledger and Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The report on a train, from its journal and from Slurm's accounting."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A rollback in words: its plan, and what was done. Pure but for the rules of how a task is stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

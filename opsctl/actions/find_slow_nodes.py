@@ -1,7 +1,5 @@
 """How fast the site's nodes are against their partners, by the stored step times."""
 
-from __future__ import annotations
-
 from opsctl.app import App
 from opsctl.nodes.slow_nodes import NodeSpeed, judge_speed
 

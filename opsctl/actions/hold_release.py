@@ -1,7 +1,5 @@
 """Hold and release the queued tasks of a train, also for a user who does not own the job; read and disarm switches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opsctl.app import App

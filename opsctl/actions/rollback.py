@@ -3,8 +3,6 @@
 Each phase is recorded, and may be repeated: after an interruption at any line, the same call goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tomllib
 from collections.abc import Callable, Iterator

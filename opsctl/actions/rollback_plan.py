@@ -1,7 +1,5 @@
 """Plan a rollback: choose a verified checkpoint, render the settings, run preflight. Changes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

@@ -4,8 +4,6 @@ The process, the record of the rollback and its output are files of the run dire
 also after a restart.
 """
 
-from __future__ import annotations
-
 import signal
 
 from opsctl.actions.rollback import hold_rollback

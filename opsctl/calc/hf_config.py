@@ -1,7 +1,5 @@
 """The shape of a model from the config.json of Hugging Face transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

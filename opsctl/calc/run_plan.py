@@ -1,7 +1,5 @@
 """The plan of a run: layouts, time, cost, energy, checkpoints, failures and spares, each with its error bar."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

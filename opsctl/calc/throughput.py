@@ -1,7 +1,5 @@
 """Convert the time of a step to TFLOP/s, utilisation, days and GPU hours; the traffic of a step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

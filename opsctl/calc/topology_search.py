@@ -1,7 +1,5 @@
 """Find all layouts of a model over GPUs, the problems of every layout, and its speed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Nothing is deleted. Entries are renamed into a hidden directory beside them, whi
 may be interrupted at any line and called again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

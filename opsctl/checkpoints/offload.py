@@ -1,7 +1,5 @@
 """Copy checkpoints to another file system or by a program, verify the copies, and remove superfluous originals."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """`opsctl checkpoint`: list, verify, prune, shrink, export, import and offload checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 They run the Python of the train, which has torch.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

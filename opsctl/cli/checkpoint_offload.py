@@ -1,7 +1,5 @@
 """`opsctl checkpoint offload`, and helpers of the other checkpoint commands."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """`opsctl dash`: the trains of a site on a web page."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from datetime import timedelta

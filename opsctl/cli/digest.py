@@ -1,7 +1,5 @@
 """`opsctl digest`: what happened since a time, for the daily mail and the hand-over."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """`opsctl doctor`: check that everything opsctl needs is installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

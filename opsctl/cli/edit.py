@@ -1,7 +1,5 @@
 """`opsctl edit`: change what the next task of a train runs."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`opsctl exec`: run a command on many nodes; equal answers are shown once."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import click

@@ -1,7 +1,5 @@
 """`opsctl health`: check the health of nodes and show the evidence."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`opsctl help`, `opsctl version` and `opsctl completion`."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 
 import click

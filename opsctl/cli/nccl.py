@@ -1,7 +1,5 @@
 """`opsctl nccl`: failed connections and late ranks, from NCCL debug output and the flight recorder's dumps."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import asdict

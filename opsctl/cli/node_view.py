@@ -1,7 +1,5 @@
 """The view of the cluster that node commands share: queue, nodes, selection and checks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress

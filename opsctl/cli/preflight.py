@@ -1,7 +1,5 @@
 """`opsctl preflight`: check a train for known mistakes before launch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`opsctl publish`: copy logs, curves and reports of trains to where others can read them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """`opsctl --host HOST …`: run a command of opsctl on another machine, by the user's own ssh."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

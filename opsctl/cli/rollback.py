@@ -1,7 +1,5 @@
 """`opsctl rollback`: go back to an earlier checkpoint, or undo the newest rollback."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """`opsctl stacks`: the stack of every rank, silent and odd ranks first."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial

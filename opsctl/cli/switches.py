@@ -1,7 +1,5 @@
 """`opsctl kill-switch`, `save-switch` and `restart`: files with which the group stops, saves or restarts a train."""
 
-from __future__ import annotations
-
 import contextlib
 
 import click

@@ -1,7 +1,5 @@
 """`opsctl test-nodes`: test that nodes compute and communicate together."""
 
-from __future__ import annotations
-
 import random
 import sys
 

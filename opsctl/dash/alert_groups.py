@@ -1,7 +1,5 @@
 """Open alerts by cause: one node that was lost by three trains is one row. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

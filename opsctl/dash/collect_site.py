@@ -1,7 +1,5 @@
 """Everything that the pages show, from one query of the queue, one of the nodes, and the files of the site."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The file systems as the watchdog fs_quota last measured them, with the course of their usage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The log of a train in parts: its end, the lines that hold a text, and the first error of an attempt."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Every user of the machine can reach a port on loopback, and every page in a browser can send requests there.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """Render the pages: autoescaped templates with their style and scripts inside, which a hash in the policy allows."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

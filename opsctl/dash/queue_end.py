@@ -1,7 +1,5 @@
 """When the queued tasks of a train run out, if they do not suffice for its last step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The shared view of the site: refreshed in the background at a bounded rate, and only while pages are open."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Start the server of the pages: socket, links, and the loop until Ctrl-C."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Times as the pages show them: ages in one unit, moments in UTC. Pure."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 

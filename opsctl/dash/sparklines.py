@@ -1,7 +1,5 @@
 """Small curves as paths of SVG. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The actions of the pages: those of the commands, with the same permissions, journalled with who."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping

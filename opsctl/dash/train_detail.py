@@ -1,7 +1,5 @@
 """What the page of one train shows beyond its card: the report, the attempts by cause, the curves with events."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

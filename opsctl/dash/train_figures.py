@@ -1,7 +1,5 @@
 """The figures of one train: end, checkpoint, loss and throughput. Only a running train has present values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The server of the pages: routes, checks of every request, and server-sent events. Starlette on uvicorn."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

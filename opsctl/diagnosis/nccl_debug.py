@@ -1,7 +1,5 @@
 """Read NCCL's debug output: failed connections, the collectives that every rank started, and ranks that are behind."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Save the stacks of a hung attempt before its ranks are ended, as far as possible within a few seconds."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Every call begins from the remote's state, with its own index. A killed call leaves nothing to repair.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

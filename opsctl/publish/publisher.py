@@ -1,7 +1,5 @@
 """Publish one train."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

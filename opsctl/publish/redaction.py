@@ -1,7 +1,5 @@
 """Collect the secrets to strike out of published files: configured secrets and secrets in environments."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

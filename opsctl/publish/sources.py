@@ -1,7 +1,5 @@
 """Select the files of a run directory to publish: never a checkpoint, never a file outside the run directory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The digest: what happened to the trains of a site since a time, for the daily mail and the hand-over. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

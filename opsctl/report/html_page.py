@@ -3,8 +3,6 @@
 Its only script, templates/report/curves.js, is allowed by its hash; without scripts the page shows the same.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Scales of axes, and the positions and labels of their ticks. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """slurmdbd and its database. The database is created once per user and version and copied for later sandboxes."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import shutil

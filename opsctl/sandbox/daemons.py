@@ -1,7 +1,5 @@
 """Start the daemons of a sandbox, in order, and wait until they answer."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex

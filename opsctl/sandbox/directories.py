@@ -1,7 +1,5 @@
 """Create and remove the files of a sandbox."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

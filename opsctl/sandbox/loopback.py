@@ -1,7 +1,5 @@
 """Choose the loopback address of a sandbox, and keep its daemons on that address."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -6,8 +6,6 @@ library's. An IPv4 address becomes 127.0.0.1, an IPv6 address becomes the librar
 change. No privileges or namespaces are needed.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import struct

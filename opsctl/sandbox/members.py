@@ -1,7 +1,5 @@
 """Find and end the processes of a sandbox, by process id and never by name."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run one command on a temporary Slurm in private namespaces, whose processes the kernel ends with the command."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

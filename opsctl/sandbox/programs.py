@@ -1,7 +1,5 @@
 """Find Slurm's programs. Daemons are in sbin directories, which are not on an ordinary user's PATH."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

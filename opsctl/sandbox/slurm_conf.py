@@ -1,7 +1,5 @@
 """The text of slurm.conf and the other configuration files of a sandbox."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import StrEnum

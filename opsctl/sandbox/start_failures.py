@@ -1,7 +1,5 @@
 """Find the causes why a sandbox did not start, in the logs of its daemons and in listening sockets."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterator

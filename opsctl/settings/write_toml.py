@@ -1,7 +1,5 @@
 """Write and change settings files, so that train.toml records what a program or a rollback configured."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Where pyslurm is installed and built for the running Slurm, it answers the two m
 without starting a program. All other queries, and all other machines, use the commands.
 """
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from importlib.util import find_spec

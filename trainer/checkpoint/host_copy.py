@@ -1,7 +1,5 @@
 """The copy of the state in host memory, which a background save writes while training goes on."""
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ A file of torch is a pickle: loading it runs whatever its writer put there. Tens
 owns a file says nothing about its writer: a downloaded file belongs to whoever downloaded it.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The files of one rank: written durably and hashed while written; failures are recorded and not raised."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from io import RawIOBase

@@ -1,7 +1,5 @@
 """Resume from the newest checkpoint that verifies."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 A new checkpoint is complete or does not exist.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -6,8 +6,6 @@ failures, and all ranks exchange their results. Finally rank 0 writes the manife
 directory, or removes the directory.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The weights of a checkpoint, layer by layer, with the slices of tensor ranks merged."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

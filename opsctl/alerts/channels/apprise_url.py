@@ -1,7 +1,5 @@
 """Every other service, through apprise: one URL names the service, the address and the credentials."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

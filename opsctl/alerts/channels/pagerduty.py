@@ -1,7 +1,5 @@
 """Answers by PagerDuty: who has acknowledged the incident of an alert, read by the REST API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Alerts as plain text: appended to a file, or printed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any web service that takes JSON by POST, with a template for its form of a message."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Call a tool: run its command, and return its JSON within bounds and without invisible characters."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The MCP server: tools.toml offered over stdin and stdout. The only module that imports the SDK."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

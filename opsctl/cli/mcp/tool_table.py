@@ -1,7 +1,5 @@
 """The tools of `opsctl mcp`, from the table tools.toml: their arguments, and the command lines that they become."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`opsctl plan`: estimate sizes, memory, layouts, time, cost and failures of a run."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from pathlib import Path
 

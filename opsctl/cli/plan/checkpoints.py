@@ -1,7 +1,5 @@
 """`opsctl plan checkpoint` and `opsctl plan storage`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What a plan command found, and how it is printed: tables, JSON, a plot."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

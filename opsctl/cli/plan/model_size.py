@@ -1,7 +1,5 @@
 """`opsctl plan model` and `opsctl plan memory`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

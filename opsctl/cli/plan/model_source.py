@@ -1,7 +1,5 @@
 """The model that a plan is for: a preset, a config.json, a TRAIN.toml, or a few sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Options that several plan commands share."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`opsctl plan topology`."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

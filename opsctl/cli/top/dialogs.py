@@ -1,7 +1,5 @@
 """Dialogs of `opsctl top`: the keys, a text to search for, and the question before an action."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rich.text import Text

@@ -4,8 +4,6 @@ There is at most one successor, known by its comment. Two ticks never run at onc
 `singleton`. The tick itself, every `opsctl` command and the guard all do the same: make sure that one successor exists.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

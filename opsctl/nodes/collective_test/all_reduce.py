@@ -1,7 +1,5 @@
 """The collective test: every node alone, then an all-reduce over all nodes, then over ever smaller failing groups."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

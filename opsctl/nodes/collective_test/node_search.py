@@ -5,8 +5,6 @@ nodes failed, and a test may fail once for no lasting reason. So halving finds s
 fails with `PARTNERS` good partners and passes with none; a link is bad if its two nodes fail together again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,7 +1,5 @@
 """Find and end orphan processes: user processes that hold a GPU of a node without a job."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 from opsctl.base.ports import Answer

@@ -1,7 +1,5 @@
 """Check host keys against OpenSSH's known_hosts files, with patterns, hashed names and revoked keys."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Sequence

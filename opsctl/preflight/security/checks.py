@@ -3,8 +3,6 @@
 Trusted are root and the user who runs the check; everybody else is other people.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

@@ -1,7 +1,5 @@
 """What a security check reports, and the permissions of one path."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

@@ -1,7 +1,5 @@
 """A growing file behind a URL, followed by byte ranges from outside the cluster."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
