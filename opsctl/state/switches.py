@@ -45,6 +45,8 @@ class Switch(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Armed:
+    """An armed switch."""
+
     switch: Switch
     by: str
     """The file's owner, if the owner armed the switch, as far as known."""
