@@ -38,6 +38,8 @@ def refuse(problems: Sequence[str]) -> None:
 
 
 class CorpusConfig(ConfigTable):
+    """One corpus of a blend."""
+
     prefix: CorpusPrefix
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of this corpus in the samples, relative to the sum of all weights."""
