@@ -4,7 +4,6 @@ Each phase is recorded, and may be repeated: after an interruption at any line, 
 """
 
 import contextlib
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,6 +21,7 @@ from opsctl.actions.rollback_plan import (
     render_files,
 )
 from opsctl.app import App
+from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, cannot_write
 from opsctl.base.nodesets import hostname
 from opsctl.checkpoints.completeness import Completeness
@@ -280,7 +280,7 @@ def _release(app: App, run: RunDir) -> list[str]:
 
 
 def _write_revision(app: App, run: RunDir, files: Files) -> None:
-    tomllib.loads(files.config)  # never replaced by a text that cannot be read
+    parse_toml(files.config)  # never replaced by a text that cannot be read
     note_edit(run, app.journal(run), swap(run, files))
 
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.app import App
+from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, RunDirError
 from opsctl.base.findings import Level
 from opsctl.checkpoints.catalog import describe_doubt
@@ -163,7 +163,7 @@ class _Planner:
             raise RunDirError(f"{run.name}: the checkpoint {record.checkpoint} is gone", hint=hint)
         files = render_files(run, record.keys(before=False))
         is_begun = record.phase is RollbackPhase.BEGUN
-        table = parse(TrainSettings, tomllib.loads(files.config), str(run.config)).rollback
+        table = parse(TrainSettings, parse_toml(files.config), str(run.config)).rollback
         text = " ".join(fill(table.newest_text, table.step_values()))
         return RollbackPlan(
             run=run,
@@ -186,7 +186,7 @@ def render_files(run: RunDir, keys: dict[str, object]) -> Files:
         text = set_keys(files.config, "rollback", keys)
     except ValueError as error:
         raise ConfigError(str(run.config), [str(error)]) from error
-    fields = tomllib.loads(text)
+    fields = parse_toml(text)
     train = parse(TrainSettings, fields, str(run.config), extra=find_trainer_problems(fields, layout=False))
     trainer = planning.dump_trainer(json.loads(files.trainer), train) if files.trainer else ""
     return replace(files, config=text, trainer=trainer)
@@ -194,7 +194,7 @@ def render_files(run: RunDir, keys: dict[str, object]) -> Files:
 
 def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], show: Show) -> tuple[Allowed, ...]:
     """Check what the next task will run, as `opsctl edit` does. Raises ConfigError with every error."""
-    train = parse(TrainSettings, tomllib.loads(files.config), str(run.config))
+    train = parse(TrainSettings, parse_toml(files.config), str(run.config))
     if files.trainer:
         train = resolve_paths(train, run.path, known=match_paths(train, json.loads(files.trainer)))
     if train.setup.freeze != "none":  # the task runs the copy: the code may have changed since

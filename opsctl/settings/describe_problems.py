@@ -19,9 +19,13 @@ Place = tuple[Any, ...]
 """Keys and indices from the outermost table to a value."""
 
 
+MAX_PROBLEMS = 200
+"""Described of one file, which another user may have filled with a million keys."""
+
+
 def list_problems(model: type[BaseModel], value: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
     """Return the problems of single fields, then those between fields."""
-    errors = [error_details for error_details in error.errors() if not _is_echo(error_details)]
+    errors = [error_details for error_details in error.errors() if not _is_echo(error_details)][:MAX_PROBLEMS]
     places = [error_details["loc"] for error_details in errors]
     contradictions = [
         {"loc": place, "type": "value_error", "msg": text, "input": None}

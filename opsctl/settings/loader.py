@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import ConfigError
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.alerts import AlertSettings
@@ -261,7 +262,7 @@ class TrainSettings(SettingsTable):
 
 
 Model = TypeVar("Model", bound=BaseModel)
-MAX_TOML_BYTES = 4 << 20
+MAX_TOML_BYTES = 1 << 20
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -270,10 +271,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises ConfigError for a file that is missing, not a file, too large, not text or not TOML.
     """
     try:
-        return tomllib.loads(read_bounded(path, MAX_TOML_BYTES, follow=True).decode())
+        return parse_toml(read_bounded(path, MAX_TOML_BYTES, follow=True).decode())
     except FileNotFoundError:
         raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a first version") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(str(path), [describe_unreadable(error)]) from error
 
 
@@ -361,6 +362,4 @@ def describe_unreadable(error: Exception) -> str:
             return f"not a text in UTF-8: byte {error.start + 1} is no part of one"
         case tomllib.TOMLDecodeError():
             return f"not valid TOML: {error}"
-        case RecursionError():
-            return "not valid TOML: nested too deeply"
     return str(error)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.bounded_toml import parse_toml
 from opsctl.state.files import read_bounded
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_VALUES = 4000
 MAX_DEPTH = 16
-MAX_KEY_DOTS = 100
 MAX_YAML_PARTS = 40_000
 """Scalars, beginnings and ends of lists and tables, and keys taken over by `<<`."""
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".py")
@@ -84,7 +83,7 @@ def _read_version(path: Path, _: tuple[int, int, int]) -> Values:
         case ".json":
             return _flatten(json.loads(text))
         case ".toml":
-            return _flatten(_parse_toml(text))
+            return _flatten(parse_toml(text))
         case _:
             return _flatten(_parse_yaml(text))
 
@@ -115,13 +114,6 @@ def _flatten(content: object) -> Values:
 
 def _to_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
-
-
-def _parse_toml(text: str) -> object:
-    """Return the tables. tomllib takes minutes for a key of a hundred thousand parts."""
-    if any(part.count(".") > MAX_KEY_DOTS for part in re.split(r"[][,={}\n]", text)):
-        raise ValueError("a key has too many parts")
-    return tomllib.loads(text)
 
 
 def _parse_yaml(text: str) -> object:

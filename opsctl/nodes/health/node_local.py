@@ -12,12 +12,12 @@ import json
 import os
 import secrets
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import OpsctlError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Answer, Clock, Runner, TimedOut
@@ -64,7 +64,7 @@ def check_this_node(
 
 def read_thresholds(path: Path) -> Thresholds:
     """Return the values of [health] in site.toml that checks read. Raises OSError, ValueError."""
-    table = tomllib.loads(read_bounded(path, MAX_SETTINGS_BYTES, follow=True).decode())
+    table = parse_toml(read_bounded(path, MAX_SETTINGS_BYTES, follow=True).decode())
     section = table.get("health", {})
     values = {}
     for name, default in asdict(DEFAULTS).items():
