@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from opsctl.base.errors import InputError, OpsctlError, cannot_read, cannot_write
 from opsctl.base.ports import Runner, TimedOut
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_size
 from opsctl.launch.git_checkout import PlainGit, find_checkout, open_git
 from opsctl.settings.setup import ShellSetup
@@ -29,21 +30,7 @@ from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.run_dir import RunDir
 
 GIT_TIMEOUT_S = 60.0
-EXCLUDED = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".svn",
-        "__pycache__",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".ipynb_checkpoints",
-        ".tox",
-        ".nox",
-        "node_modules",
-    }
-)
+EXCLUDED = frozenset(read_package_table("launch/code_freeze.toml")["excluded"])
 """Names that `copy` leaves out, besides virtual environments."""
 MAX_FILES = 100_000
 HASH_CHARS = 16

@@ -82,7 +82,7 @@ def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[Raw
         elif isinstance(table, NtfyTable) and table.reads_answers:
             from opsctl.alerts.channels import ntfy  # noqa: PLC0415 (as above)
 
-            yield name, partial(ntfy.poll, name, table)
+            yield name, partial(ntfy.poll, name, table, alerting.clock.now())
         elif isinstance(table, AppriseTable) and table.reads_answers:
             from opsctl.alerts.channels import pagerduty  # noqa: PLC0415 (as above)
 

@@ -34,20 +34,7 @@ LAUNCHER = "launcher"
 """The table of settings that belong to no trainer: ports and limits."""
 FALLBACK = "megatron"
 """The names of this trainer are read for a command of no known trainer, without certainty."""
-TEXTS = frozenset(
-    {
-        "save",
-        "load",
-        "recompute",
-        "attention",
-        "precision",
-        "fsdp",
-        "deepspeed_file",
-        "model_path",
-        "kernels",
-        "endpoint",
-    }
-)
+TEXTS = frozenset(read_package_table("preflight/text_fields.toml")["fields"])
 """Fields that hold a text; other fields hold whole numbers."""
 NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
 

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from opsctl.base.model import JobState
+from opsctl.base.tables import read_package_table
 
 JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 """States and flags of a node that has a job."""
 
-IN_SERVICE_WORDS = JOB_WORDS | {
-    "IDLE",
-    "PLANNED",
-    "RESERVED",
-    "CLOUD",
-    "DYNAMIC_NORM",
-    "DYNAMIC_FUTURE",
-}
+_WORDS = read_package_table("slurm/slurm_words.toml")
+IN_SERVICE_WORDS = JOB_WORDS.union(_WORDS["in_service"])
 """States and flags of a node that runs jobs or waits for jobs."""
 
-OUT_OF_SERVICE_WORDS = frozenset(
-    {
-        "DRAIN",
-        "DRAINED",
-        "DRAINING",
-        "DOWN",
-        "FAIL",
-        "FAILING",
-        "ERROR",
-        "INVAL",
-        "MAINT",
-        "REBOOT",
-    }
-)
+OUT_OF_SERVICE_WORDS = frozenset(_WORDS["out_of_service"])
 """States and flags of a node that gets no new jobs."""
 
 

@@ -12,6 +12,7 @@ import pytest
 from opsctl.alerts.answer import sign
 from opsctl.alerts.channels import ntfy, pagerduty
 from opsctl.alerts.outbox import Undelivered
+from opsctl.host.system import SystemClock
 from opsctl.settings.alert_channels import AppriseTable, NtfyTable
 
 KEY, TOPIC, MESSAGE = "k" * 32, "answers", "7.1"
@@ -45,7 +46,7 @@ def serving(body: bytes, repeat: int = 1) -> Iterator[str]:
 
 def poll_ntfy(server: str) -> list[str]:
     table = NtfyTable(kind="ntfy", server=server, topic="t", answer_topic=TOPIC, answer_key=KEY)
-    return [answer.message for answer in ntfy.poll("phone", table)]
+    return [answer.message for answer in ntfy.poll("phone", table, SystemClock().now())]
 
 
 def poll_pagerduty(server: str) -> list[str]:
@@ -57,8 +58,20 @@ def line(text: object, **fields: object) -> bytes:
     return json.dumps({"event": "message", "id": "x", "message": text, **fields}).encode() + b"\n"
 
 
-GOOD = sign(KEY, f"{TOPIC}/{MESSAGE}")
+GOOD = "9999999999." + sign(KEY, f"{TOPIC}/ack/{MESSAGE}.9999999999")
+OLD = f"{MESSAGE}.1." + sign(KEY, f"{TOPIC}/ack/{MESSAGE}.1")
+HOLD = f"{MESSAGE}.9999999999." + sign(KEY, f"{TOPIC}/hold/{MESSAGE}.9999999999")
+OTHER = (
+    f"ack 7.2.{GOOD}",
+    f"hold {MESSAGE}.{GOOD}",
+    f"ack tr12 {MESSAGE}.{GOOD}",
+    f"ack: why {MESSAGE}.{GOOD}",
+    f"ACK {MESSAGE}.{GOOD}",
+)
+OTHER += f"silence 9d {MESSAGE}.{GOOD}", f"silence 4h {MESSAGE}.{GOOD}", f"ack {OLD}", f"ack {MESSAGE}.8{GOOD[1:]}"
+OTHER += f"hold {HOLD}", f"ack {HOLD}", f"confirm {MESSAGE}.{GOOD}", f"ack {MESSAGE}{GOOD[10:]}", f"ack .{GOOD}"
 FORGED = (
+    *OTHER,
     f"hold {MESSAGE}.{'0' * 24}", f"hold {MESSAGE}.", f"hold {MESSAGE}", f"hold .{GOOD}", f"hold 7.2.{GOOD}",
     f"hold {MESSAGE}.{GOOD[:-1]}", f"hold {MESSAGE}.{sign(KEY, MESSAGE)}", f"hold {MESSAGE}.{sign('', MESSAGE)}",
     f"hold {MESSAGE}.{GOOD}é", f"hold {TOPIC}/{MESSAGE}.{GOOD}", "\ud800 \udc80.x", ["hold"], {"a": 1}, None, 7,
@@ -70,6 +83,14 @@ FORGED = (
 def test_forged_answer_is_no_answer(text: object) -> None:
     with serving(line(text)) as server:
         assert poll_ntfy(server) == []
+
+
+@pytest.mark.attack("an answer by ntfy is posted again")
+def test_replay_has_the_same_id() -> None:
+    with serving(line(f"ack {MESSAGE}.{GOOD}") + line(f" ack {MESSAGE}.{GOOD} ", id="y")) as server:
+        table = NtfyTable(kind="ntfy", server=server, topic="t", answer_topic=TOPIC, answer_key=KEY)
+        first, second = ntfy.poll("phone", table, SystemClock().now())
+    assert first == second
 
 
 @pytest.mark.attack("bytes around a right answer by ntfy hide it")

@@ -53,8 +53,7 @@ def test_usual_toml_is_read(tmp_path: Path) -> None:
         '"a.b.c"' + ".x" * 30 + "=1",
         "a=[" + "0.5, " * 500 + "]",
         's="' + ". " * 500 + '"',
-        "#" + "." * 500,
-        "d=1.5",
+        "#" + "." * 500 + "\nd=1.5",
     ]
     for number, text in enumerate(texts):
         with pytest.raises(ConfigError, match="unknown key"):

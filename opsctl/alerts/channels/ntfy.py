@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 from opsctl.alerts.answer import BUTTONS, RawAnswer, sign, verify
@@ -34,6 +35,8 @@ LOOK_BACK = "12h"
 """ntfy keeps messages for 12 hours by default."""
 MAX_ANSWER_BYTES = 1 << 20
 MAX_ANSWERS = 200
+VALID_FOR = timedelta(days=2)
+"""A button of an older alert does nothing."""
 SENDER = "ntfy:"
 """Beginning of the names of senders in [alerts.people]; the name of the channel follows."""
 
@@ -65,13 +68,14 @@ class Ntfy:
         return ""
 
     def _make_button(self, word: str, message: Message) -> dict[str, Any]:
-        signature = sign(self._answer_key, f"{self._answer_topic}/{message.id}")
+        text, expiry = BUTTONS.get(word, word), int((message.at + VALID_FOR).timestamp())
+        signature = sign(self._answer_key, _signed(self._answer_topic, text, f"{message.id}.{expiry}"))
         button: dict[str, Any] = {
             "action": "http",
             "label": LABELS[word],
             "url": f"{self._address.url.rstrip('/')}/{self._answer_topic}",
             "method": "POST",
-            "body": f"{BUTTONS.get(word, word)} {message.id}.{signature}",
+            "body": f"{text} {message.id}.{expiry}.{signature}",
             "clear": True,
         }
         return button | ({"headers": _authorize(self._answer_token)} if self._answer_token else {})
@@ -85,8 +89,13 @@ def _authorize(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def poll(channel: str, table: NtfyTable) -> list[RawAnswer]:
-    """Return the signed answers of the last hours. Raises Undelivered."""
+def _signed(topic: str, text: str, alert: str) -> str:
+    """Return what a button signs: all of its answer, so that no other answer can be made of it."""
+    return f"{topic}/{text}/{alert}"
+
+
+def poll(channel: str, table: NtfyTable, now: datetime | None = None) -> list[RawAnswer]:
+    """Return the answers of buttons that have not expired at `now`. Raises Undelivered."""
     topic, key, token = (reveal(table, field) for field in ("answer_topic", "answer_key", "token"))
     headers = _authorize(token)
     try:
@@ -97,10 +106,12 @@ def poll(channel: str, table: NtfyTable) -> list[RawAnswer]:
         raise Undelivered(f"answers of {channel}: " + mask(describe(error), [topic, key, token])) from None
     if status != 200:
         raise Undelivered(f"answers of {channel}: {table.server} answered {status}")
-    return list(_read(data, channel, topic, key))[-MAX_ANSWERS:]
+    offered = {BUTTONS.get(word, word) for word in table.buttons}
+    answers = [answer for answer in _read(data, channel, topic, key, now) if answer.text in offered]
+    return answers[-MAX_ANSWERS:]
 
 
-def _read(data: bytes, channel: str, topic: str, key: str) -> Iterator[RawAnswer]:
+def _read(data: bytes, channel: str, topic: str, key: str, now: datetime | None) -> Iterator[RawAnswer]:
     for line in data.splitlines():
         try:
             fields = json.loads(line)
@@ -109,6 +120,9 @@ def _read(data: bytes, channel: str, topic: str, key: str) -> Iterator[RawAnswer
         if not isinstance(fields, dict) or fields.get("event") != "message":
             continue
         text, _, signed = str(fields.get("message", "")).strip().rpartition(" ")
-        if message := verify(key, f"{topic}/{signed}").removeprefix(f"{topic}/"):
-            id, sender = str(fields.get("id", "")), f"{SENDER}{channel}"
+        message, _, expiry = signed.rpartition(".")[0].rpartition(".")
+        is_valid = bool(verify(key, _signed(topic, text, signed))) and bool(message)
+        if is_valid and (now is None or now.timestamp() <= int(expiry)):
+            # By its signature, each button counts once, whoever posts its answer again.
+            id, sender = signed.rpartition(".")[2], f"{SENDER}{channel}"
             yield RawAnswer(id=id, channel=channel, message=message, sender=sender, text=text, is_button=True)
