@@ -150,8 +150,8 @@ class WatchedTrain:
 
     @property
     def running(self) -> Job | None:
-        """The task in state RUNNING; None while a task completes or is suspended."""
-        rows = self.snapshot.active if self.snapshot else []
+        """The task in state RUNNING; None while a task completes, is suspended, or waits for a repair."""
+        rows = self.snapshot.active if self.snapshot and not self.snapshot.history.repair else []
         return next((job for job in rows if job.state is JobState.RUNNING), None)
 
     @property

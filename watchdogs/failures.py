@@ -20,6 +20,7 @@ from opsctl.state.events import (
     Held,
     HoldReleased,
     Readmitted,
+    RepairAwaited,
     Submitted,
     cancels_train,
 )
@@ -110,7 +111,11 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided
         elif isinstance(event, Readmitted):
             back = nodeset(event.nodes)
             exclusions = {nodes: value for nodes, value in exclusions.items() if not nodeset(nodes) & back}
-    return dict(exclusions.values())
+    taken: dict[str, ExclusionDecided] = {}
+    for attempt, event in exclusions.values():
+        # A sick spare node and the end of the attempt are two failures.
+        taken[f"{attempt}/{event.nodes}" if attempt in taken else attempt] = event
+    return taken
 
 
 def _of(
@@ -143,6 +148,11 @@ def _of(
     actions = [quote(text) for text in (taken.done if taken else ())]
     is_held = held is not None and holds and held.action != "propose-hold" and waiting != 0
     actions += [state("failures.held_queued", train=train)] if is_held else []
+    actions += [
+        state("failures.nodes_wait", nodes=event.nodes, until=event.until, gpu_hours=round(event.gpu_hours, 1))
+        for event in events
+        if isinstance(event, RepairAwaited) and event.attempt == attempt
+    ]
     quoted = cause.evidence if cause else ()
     evidence = (*quoted, *cause.also) if cause else ()
     name = cause.cause if cause else ""

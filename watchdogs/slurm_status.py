@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,8 +14,16 @@ from pydantic import AwareDatetime
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, JobState
 from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.launch.train_arrays import TrainSnapshot
-from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_own_hold, word
+from opsctl.launch.wait_reasons import (
+    WaitKind,
+    classify_wait,
+    explain_wait,
+    is_own_hold,
+    with_first_start,
+    word,
+)
 from opsctl.settings.watch import WatchSettings
 from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -93,7 +102,9 @@ class SlurmStatus:
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> QueueObservation:
         assert target.snapshot is not None
-        jobs = tuple(job for job in (*target.snapshot.jobs, *target.also) if not job.state.is_final)
+        rows = [job for job in (*target.snapshot.jobs, *target.also) if not job.state.is_final]
+        limit_minutes = parse_slurm_minutes(target.config.slurm.time_limit) or math.inf
+        jobs = tuple(with_first_start(job, limit_minutes, context.now) for job in rows)
         hold = find_hold(target.events)
         queue = QueueObservation(
             train=target.name,

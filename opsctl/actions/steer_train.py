@@ -97,7 +97,7 @@ def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResu
     snapshot = arrays.check()
     paused = read_switch(run, Switch.PAUSE)
     # Held in the journal only: an earlier release was interrupted before it was recorded.
-    if not (snapshot.waiting or paused or snapshot.history.held):
+    if not (snapshot.waiting or paused or snapshot.history.held or snapshot.history.repair):
         raise InputError(
             f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, snapshot)
         )

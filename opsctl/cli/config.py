@@ -61,14 +61,17 @@ def _inside(whole: Schema, field: Schema, path: str) -> Iterator[tuple[Schema, s
         yield from _inside(whole, more, f"{path}.NAME")
 
 
+EXAMPLES = {"size": 'size such as `"64M"`', "duration": 'duration such as `"2h"`'}
+
+
 def _kind(field: Schema) -> str:
     """Return the type of a key: `whole number ≥ 1`, `"a" or "b"`, `list of text`."""
     if options := [variant for variant in field.get("anyOf", ()) if variant.get("type") != "null"]:
         return " or ".join(dict.fromkeys(map(_kind, options)))
     if words := field.get("enum") or ([field["const"]] if "const" in field else []):
         return " or ".join(f"`{json.dumps(word)}`" for word in words)
-    if field.get("format") == "size":
-        return 'size such as `"64M"`'
+    if example := EXAMPLES.get(field.get("format", "")):
+        return example
     kind = str(field.get("type", ""))
     if kind == "array":
         return f"list of {_kind(field.get('items', {}))}"

@@ -180,6 +180,7 @@ def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     if is_by_opsctl and last:
         why = describe_cause(history) or f"{last.outcome}: {last.why}"
     tone, since = Tone.RED if is_by_opsctl else Tone.AMBER, held.when if held else None
+    why = "; ".join([why, *(job.repair for job in status.running or () if job.repair)])
     return Headline(tone=tone, text=why, since=since, short=_name_cause(status, history) if is_by_opsctl else "")
 
 

@@ -19,7 +19,7 @@ from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.settings.rollback import RollbackSettings
-from opsctl.slurm.allocation import list_allocated, use_nodes
+from opsctl.slurm.allocation import HOST_FILE, list_allocated, list_hosts, use_nodes
 from opsctl.slurm.job_environment import (
     count_nodes,
     count_restarts,
@@ -99,6 +99,23 @@ def expand_nodes(env: Mapping[str, str]) -> list[str]:
     return list(expand_if_list(own_nodes(env)))
 
 
+def count_gpus_per_node(run: RunDir) -> int | None:
+    """Return the GPUs of a node that the train asks for; None if train.toml cannot be read."""
+    try:
+        gpus = read_toml(run.config).get("slurm", {}).get("gpus_per_node", 0)
+    except (ConfigError, AttributeError):
+        return None
+    return gpus if type(gpus) is int else None
+
+
+def wants_node_check(run: RunDir, rules: GuardSettings) -> bool:
+    """Whether the nodes of an attempt are checked before its body; yes if train.toml cannot be read.
+
+    Without `node_check`, the nodes of trains with GPUs are checked.
+    """
+    return count_gpus_per_node(run) != 0 if rules.node_check is None else rules.node_check
+
+
 def choose_first_nodes(run: RunDir, env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the first start in a job: without the spares, if it has any. Raises nothing."""
     try:
@@ -171,7 +188,7 @@ def make_body_env(
 
     With `flight_recorder` in `rules`, torch records its collectives. Variables that the job sets itself stay.
     """
-    contract = {
+    contract: dict[str, object] = {
         Env.RUN_DIR: run.path,
         Env.ATTEMPT: attempt.name,
         Env.KILL_SWITCH: path_of(run, Switch.KILL),
@@ -191,9 +208,20 @@ def make_body_env(
         "TRAIN_ATTEMPT_LOGS": run.attempt_logs(attempt.name),
         "TRAIN_MINUTES_LEFT": minutes_left,
     }
+    contract[HOST_FILE] = _write_hosts(run, attempt, env)
     recorder = make_flight_recorder_env(attempt) if rules and rules.flight_recorder else {}
     contract_env = {str(name): str(value) for name, value in contract.items()}
     return {**recorder, **env, **contract_env, **make_rollback_env(run)}
+
+
+def _write_hosts(run: RunDir, attempt: Attempt, env: Mapping[str, str]) -> str:
+    """Write the file with the node of each rank, if this start needs one; return its path, or an empty text."""
+    hosts = list_hosts(env)
+    if not hosts:
+        return ""
+    path = attempt.path / "hosts"
+    run.write(path, "\n".join(hosts) + "\n")
+    return str(path)
 
 
 def make_flight_recorder_env(attempt: Attempt) -> dict[str, str]:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsctl.base.ports import Runner
-from opsctl.guard.attempt_record import expand_nodes
+from opsctl.guard.attempt_record import count_gpus_per_node
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.end_record import FinishedAttempt, read_end
+from opsctl.guard.repair_wait import RepairWait
 from opsctl.guard.restart import JobNodes, Restart, Then, choose_nodes, decide_restart, find_rule
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
-from opsctl.slurm.allocation import list_allocated, use_nodes
+from opsctl.slurm.allocation import list_allocated, list_used, use_nodes
 from opsctl.slurm.job_environment import own_job
 from opsctl.slurm.steps import run_on_all
 from opsctl.state.events import RestartDecided
@@ -45,20 +46,21 @@ class NextStart:
     """The environment of the attempt."""
     attempt: Attempt
     deadline: DeadlineFile
+    wait: RepairWait
 
     def prepare(self, ended: FinishedAttempt) -> dict[str, str] | None:
         """Return the environment of the next start, whose nodes are clear; None if the nodes go back.
 
         Raises OpsctlError and TimedOut.
         """
-        used = tuple(expand_nodes(self.env))
+        used = tuple(list_used(self.env))
         allocation = JobNodes(
             usable=tuple(list_allocated(self.env)), used=used, needed=len(used), left_s=self._measure_time_left()
         )
         if self.attempt.number and not has_ranks(self.arrays.run, self.attempt):
             restart = Restart(why="no rank has started again in this allocation")
         else:
-            restart = decide_restart(ended, self._list_starts(ended), allocation, self.rules)
+            restart = self._wait(decide_restart(ended, self._list_starts(ended), allocation, self.rules))
         if restart.nodes:
             restart = self._clear(restart, allocation)
         if restart.nodes and (other := self._find_other_task(has_lost_nodes=restart.usable != allocation.usable)):
@@ -77,6 +79,18 @@ class NextStart:
         )
         log.info("starting again on %s: %s", ",".join(restart.nodes), restart.why)
         return use_nodes(self.env, restart.nodes, allocated=restart.usable)
+
+    def _wait(self, restart: Restart) -> Restart:
+        """Let the time pass that the decision asks for; return what becomes of the allocation then."""
+        if restart.nodes and restart.pause_s:
+            log.info("starting again in %.0f s: the same cause has repeated", restart.pause_s)
+            self.wait.pause(restart.pause_s)
+        if not (restart.nodes and restart.repair_s):
+            return restart
+        gpus = count_gpus_per_node(self.arrays.run) or 0
+        if not self.wait.await_repair(restart.repair_s, list_allocated(self.env), gpus):
+            return Restart(why="no person has repaired the train")
+        return replace(restart, why="a person has repaired the train")
 
     def _measure_time_left(self) -> float | None:
         end = self.deadline.end
@@ -113,8 +127,8 @@ class NextStart:
             log.warning("%s: not used again: %s", ", ".join(left_out), done.err.strip()[-300:] or "no answer")
         if len(usable) < allocation.needed:
             return Restart(why=f"{len(usable)} nodes could be cleared of the {allocation.needed} that are needed")
-        nodes = choose_nodes(usable, restart.nodes, allocation.needed)
-        return Restart(nodes=nodes, usable=usable, why=restart.why)
+        nodes = choose_nodes(usable, restart.nodes)
+        return replace(restart, nodes=nodes, usable=usable)
 
 
 def has_ranks(run: RunDir, attempt: Attempt) -> bool:

@@ -106,7 +106,10 @@ def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the rank variables that torch reads, from Slurm's environment; a world of one rank outside Slurm."""
     node = int(env.get("SLURM_NODEID", "0"))
     per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_NTASKS_PER_NODE") or "1"
+    if env.get("TRAIN_HOST_FILE"):  # Slurm numbers nodes by name, and ranks in the order of the file
+        node = int(env.get("SLURM_PROCID", "0")) // tasks_on(per_node, 0)
     return {
+        "SLURM_NODEID": str(node),
         "RANK": env.get("SLURM_PROCID", "0"),
         "WORLD_SIZE": env.get("SLURM_NTASKS", "1"),
         "LOCAL_RANK": env.get("SLURM_LOCALID", "0"),
@@ -120,7 +123,8 @@ def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
 def environment_of_rank(env: Mapping[str, str], rank: str) -> dict[str, str]:
     """Return the environment: the runs in experiment trackers that opsctl has named are for rank 0 alone."""
     named = env.get("TRAIN_TRACKER_RUNS", "").split() if rank != "0" else []
-    return {name: value for name, value in env.items() if f"{name}={value}" not in named}
+    dropped = (*named, f"SLURM_HOSTFILE={env.get('SLURM_HOSTFILE')}")  # would place the steps of the trainer
+    return {name: value for name, value in env.items() if f"{name}={value}" not in dropped}
 
 
 def tasks_on(per_node: str, node: int) -> int:

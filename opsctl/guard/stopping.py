@@ -55,12 +55,16 @@ class Stopping:
         log.info("stop requested (%s): %s", reason.value, why)
         self._note("requested", f"{reason.value}: {why}")
 
+    def check_final_switches(self) -> None:
+        """Request a stop if the kill switch or the pause switch is armed."""
+        for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
+            if armed := switches.read(self.arrays.run, switch):
+                self.request(reason, str(describe(armed)))
+
     def check_switches(self) -> None:
         """Request a stop for each armed switch. A restart switch counts while the body runs, and once."""
+        self.check_final_switches()
         run = self.arrays.run
-        for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
-            if armed := switches.read(run, switch):
-                self.request(reason, str(describe(armed)))
         armed = switches.read(run, Switch.RESTART) if self.body else None
         if armed and switches.disarm(run, Switch.RESTART):
             self.request(StopKind.RESTART, str(describe(armed)))

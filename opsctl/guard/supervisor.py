@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from opsctl.base.errors import ConfigError, RunDirError
+from opsctl.base.errors import RunDirError
 from opsctl.base.ports import Clock, Runner
 from opsctl.guard import attempt_record
 from opsctl.guard.body import Body, start_body
@@ -35,7 +35,7 @@ from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.settings.loader import GuardSettings, read_toml
+from opsctl.settings.loader import GuardSettings
 from opsctl.slurm.allocation import CHOSEN, list_allocated
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.events import AttemptStarted, NodesLost
@@ -191,7 +191,7 @@ class Supervisor:
 
     def _check_nodes(self) -> None:
         """Refuse faulty nodes, if the train can run without them."""
-        if read_refusal(self.attempt) or not wants_node_check(self.run, self.rules):
+        if read_refusal(self.attempt) or not attempt_record.wants_node_check(self.run, self.rules):
             return
         from opsctl.guard.node_check import check_nodes  # noqa: PLC0415 (with GPUs only)
 
@@ -351,15 +351,20 @@ class Supervisor:
             from opsctl.guard.finalize import finalize  # noqa: PLC0415 (imported beside the body, if that was long)
 
             finalized.append(finalize(self.arrays, self.rules, self.attempt, job=job, care=self.make_care()))
-        self._send_alerts()
+        waits = self.rules.wait_for_repair > 0  # the alert of a train whose nodes wait says so
+        if not waits:
+            self._send_alerts()
         self.hooks.after_attempts(finalized)
         with self.tolerated("keeping the nodes"):
             self._keep_nodes(finalized)
+        if waits and self.next_env is None:
+            self._send_alerts()
 
     def _keep_nodes(self, finalized: list[FinishedAttempt]) -> None:
         if not finalized or not self.may_restart:
             return
         from opsctl.guard.next_start import NextStart  # noqa: PLC0415 (after the body)
+        from opsctl.guard.repair_wait import RepairWait  # noqa: PLC0415 (after the body)
 
         next_start = NextStart(
             arrays=self.arrays,
@@ -368,23 +373,18 @@ class Supervisor:
             env=self.env,
             attempt=self.attempt,
             deadline=self.deadline,
+            wait=RepairWait(self.arrays, self.attempt, self._is_stopped, self._send_alerts),
         )
         self.next_env = next_start.prepare(finalized[0])
+
+    def _is_stopped(self) -> bool:
+        """Look after the job while the nodes wait; return whether the task is to end."""
+        with self.tolerated("reading the switches"):
+            self.stopping.check_final_switches()
+        with self.tolerated("asking for the job's end"):
+            self._work_once_a_minute()
+        return not self.may_restart
 
     def _send_alerts(self) -> None:
         with self.tolerated("sending alerts"):
             self.notify()
-
-
-def wants_node_check(run: RunDir, rules: GuardSettings) -> bool:
-    """Whether the nodes of an attempt are checked before its body; yes if train.toml cannot be read.
-
-    Without `node_check`, the nodes of trains with GPUs are checked.
-    """
-    if rules.node_check is not None:
-        return rules.node_check
-    try:
-        table = read_toml(run.config).get("slurm", {})
-    except ConfigError:
-        return True
-    return not isinstance(table, dict) or table.get("gpus_per_node", 0) != 0

@@ -155,7 +155,7 @@ class TrainArrays:
         arrays = _arrays(snapshot.waiting)
         for array in arrays:
             self.slurm.release(array)
-        if arrays or snapshot.history.held:
+        if arrays or snapshot.history.held or snapshot.history.repair:
             self.note(HoldReleased(jobs=tuple(arrays)))
         return arrays
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -28,6 +31,12 @@ class WaitKind(StrEnum):
     """opsctl does not know the reason."""
 
 
+MAX_PLANNED_TASKS = 20
+"""Slurm's default of bf_max_job_array_resv."""
+PLANNED_REASONS = frozenset({"Resources", "Priority"})
+"""With other reasons, the start is a begin time or unknown."""
+ESTIMATE_AGE = timedelta(minutes=10)
+"""Slurm may have made its estimate this long ago."""
 _OWN_LIMIT = re.compile(r"(Assoc|QOS)Max\w*?(PerJob|PerNode)\w*|QOSMin\w+|AccountNotAllowed|QOSJobLimit")
 """Limits that this job exceeds alone, whatever other jobs do."""
 _SHARED_LIMIT = re.compile(
@@ -42,6 +51,20 @@ _SCOPES = {"PerUser": "a user", "PerAccount": "an account"}
 def word(job: Job) -> str:
     """Return the first word of Slurm's reason: `ReqNodeNotAvail` of `(ReqNodeNotAvail, UnavailableNodes:...)`."""
     return job.reason.strip("()").partition(",")[0].strip()
+
+
+def with_first_start(job: Job, limit_minutes: float, now: datetime) -> Job:
+    """Return a waiting row of a train with the expected start of its first task; the row itself if that is unknown.
+
+    Slurm's backfill plans the tasks of a `%1` array one after the other, each for its whole time limit, and the row
+    shows the start of the last task planned (22.05.8, measured). An estimate that would lie in the past is of a Slurm
+    that shows the first task.
+    """
+    planned = min(len(job.tasks), MAX_PLANNED_TASKS)
+    if job.start is None or not math.isfinite(limit_minutes) or planned < 2 or word(job) not in PLANNED_REASONS:
+        return job
+    first = job.start - timedelta(minutes=limit_minutes * (planned - 1))
+    return replace(job, start=max(first, now)) if first > now - ESTIMATE_AGE else job
 
 
 @cache

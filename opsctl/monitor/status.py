@@ -13,14 +13,22 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
 from opsctl.base.nodesets import expand_if_list
 from opsctl.base.statements import state
-from opsctl.base.units import parse_slurm_minutes
+from opsctl.base.units import format_time, parse_slurm_minutes
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.escalation import describe_stop
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.switch_readers import find_unanswered_save
 from opsctl.launch.tracker_runs import tracker_links
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
-from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, is_own_hold, word
+from opsctl.launch.wait_reasons import (
+    WaitKind,
+    classify_wait,
+    explain_wait,
+    is_limit,
+    is_own_hold,
+    with_first_start,
+    word,
+)
 from opsctl.settings.loader import read_toml
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -70,13 +78,25 @@ class Running:
     """Nodes of the job on which no rank runs."""
     restarts: int = 0
     """How often the trainer was started again in this allocation."""
+    repair_until: datetime | None = None
+    """Until when the nodes wait for a repair; None if they do not."""
+    repair_gpu_hours: float = 0.0
+    """What the whole wait costs."""
 
     @property
     def in_place(self) -> str:
-        """Spares and restarts in words; empty without both."""
+        """Spares, restarts and the wait for a repair in words; empty without any."""
         spares = f", spare: {', '.join(self.spares)}" if self.spares else ""
         times = "once" if self.restarts == 1 else f"{self.restarts} times"
-        return spares + (f", restarted in place {times}" if self.restarts else "")
+        restarts = f", restarted in place {times}" if self.restarts else ""
+        return spares + restarts + (f", {self.repair}" if self.repair else "")
+
+    @property
+    def repair(self) -> str:
+        """The wait for a repair in words; empty if the nodes do not wait."""
+        if self.repair_until is None:
+            return ""
+        return f"waits for a repair until {format_time(self.repair_until)}, up to {self.repair_gpu_hours:.3g} GPU hours"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +179,7 @@ def read_status(
         state=state,
         slurm=away,
         running=None if jobs is None else tuple(_running(run, snapshot, job) for job in snapshot.active),
-        waiting=None if jobs is None else tuple(_waiting(job, snapshot) for job in snapshot.waiting),
+        waiting=None if jobs is None else tuple(_waiting(run, job, snapshot, now) for job in snapshot.waiting),
         begun=begun,
         progress=progress,
         last_attempt=last,
@@ -189,7 +209,7 @@ def unreadable(run: RunDir, why: str, *, away: str = "") -> TrainStatus:
 
 def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:
     if snapshot.active:
-        return "running"
+        return "held" if snapshot.history.repair else "running"
     if snapshot.waiting:
         return "held" if all(job.is_held for job in snapshot.waiting) else "queued"
     if last and last.outcome == "finished":
@@ -204,6 +224,8 @@ def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
     attempt = run.attempt(snapshot.history.newest_attempt(job.full_id))
     start = read_start(attempt)
     used = expand_if_list(start.nodes) if start else ()
+    repair = snapshot.history.repair
+    repair = repair if repair and repair.attempt == attempt.name else None
     return Running(
         job=job.full_id,
         state=job.state.value,
@@ -212,10 +234,13 @@ def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
         ends=job.end,
         spares=tuple(node for node in expand_if_list(job.nodes) if node not in used) if used else (),
         restarts=attempt.number,
+        repair_until=repair.until if repair else None,
+        repair_gpu_hours=repair.gpu_hours if repair else 0.0,
     )
 
 
-def _waiting(job: Job, snapshot: TrainSnapshot) -> Waiting:
+def _waiting(run: RunDir, job: Job, snapshot: TrainSnapshot, now: datetime) -> Waiting:
+    job = with_first_start(job, read_limit_s(run.config) / 60, now) if job.start else job
     is_ours = is_own_hold(job, snapshot.history)
     return Waiting(
         array=job.array,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from opsctl.base.errors import InputError, SandboxError
 from opsctl.base.ports import Clock
 from opsctl.sandbox.daemons import start, wait_listening
-from opsctl.sandbox.members import end_members, wait_ended
+from opsctl.sandbox.members import end_members, find_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
 from opsctl.sandbox.start_failures import port_of
 
@@ -65,6 +65,9 @@ def crash(record: SandboxRecord, target: str, daemon: SandboxDaemon, clock: Cloc
     kill(daemon, clock)
     if target == "controller":
         return
+    # A process that outlived another for a moment would record its end.
+    for process in find_members(record.site.run, record, node=target):
+        process.send(signal.SIGSTOP)
     ended = end_members(record.site.run, record, clock, grace=0, node=target)
     if ended.remaining:
         raise SandboxError(f"{target}: {ended.describe_remaining()}")

@@ -9,9 +9,9 @@ from datetime import time
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from opsctl.base.units import parse_size
+from opsctl.base.units import parse_duration, parse_size
 
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -38,6 +38,10 @@ def must(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
 
 def _parse_size(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
+
+
+def _parse_duration(value: object) -> object:
+    return parse_duration(value).total_seconds() if isinstance(value, str) else value
 
 
 def check_name(text: str) -> str:
@@ -69,6 +73,13 @@ Size = Annotated[
     BeforeValidator(_parse_size),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "format": "size"}]}),
 ]
+Duration = Annotated[
+    float,
+    BeforeValidator(_parse_duration),
+    Field(ge=0),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "format": "duration"}]}),
+]
+"""Seconds, from a text such as `90s`, `10m` or `1h30m`, or from a number of seconds."""
 Name = Annotated[str, AfterValidator(check_name)]
 Word = Annotated[
     str,

@@ -21,7 +21,7 @@ from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.describe_problems import list_problems
-from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word, must
+from opsctl.settings.field_types import Duration, Name, SbatchOption, SettingsTable, Text, Word, must
 from opsctl.settings.health import HealthSettings, PolicySettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
@@ -176,6 +176,11 @@ class GuardSettings(SettingsTable):
         6,
         ge=1,
         description="starts within an hour in one allocation, without a new checkpoint, after which the nodes go back",
+    )
+    wait_for_repair: Duration = Field(
+        0,
+        description="how long the nodes of a train that is held for a repeated fault wait for `opsctl edit`, `release`"
+        " or `restart`, after which the trainer starts at once; 0: the nodes go back",
     )
     exit_grace_seconds: float = Field(
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if Slurm does not"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from opsctl.base.nodesets import expand_if_list, fold
 from opsctl.slurm.job_environment import own_nodes
@@ -11,7 +12,9 @@ from opsctl.slurm.job_environment import own_nodes
 ALLOCATED = "OPSCTL_ALLOCATED_NODES"
 """The nodes of the job that may be used, in Slurm's notation, for starts that use a part of them."""
 CHOSEN = "TRAIN_NODES"
-"""The nodes of this start, for the step of the body."""
+"""The nodes of this start in the order of their ranks, for the step of the body."""
+HOST_FILE = "TRAIN_HOST_FILE"
+"""A file with the node of each rank, for a start whose ranks are not in Slurm's order of nodes; else empty."""
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 
@@ -20,12 +23,26 @@ def list_allocated(env: Mapping[str, str]) -> list[str]:
     return list(expand_if_list(env.get(ALLOCATED) or own_nodes(env)))
 
 
+def list_used(env: Mapping[str, str]) -> list[str]:
+    """Return the nodes of this start in the order of their ranks; empty if their list cannot be read."""
+    return env[CHOSEN].split(",") if env.get(CHOSEN) else list(expand_if_list(own_nodes(env)))
+
+
+def list_hosts(env: Mapping[str, str]) -> list[str]:
+    """Return the node of each rank, if the ranks are not in Slurm's order of nodes; else nothing."""
+    used = list_used(env)
+    if list(expand_if_list(env.get(CHOSEN, ""))) == used:
+        return []
+    tasks = _read_counts(env.get("SLURM_TASKS_PER_NODE", ""))
+    return list(chain.from_iterable([node] * count for node, count in zip(used, tasks, strict=False)))
+
+
 def use_nodes(env: Mapping[str, str], nodes: Sequence[str], *, allocated: Sequence[str]) -> dict[str, str]:
     """Return the environment of a start on `nodes` of the job, of which `allocated` may be used.
 
     Trainers and launchers read Slurm's variables: what these say of the job, they say of `nodes` alone.
     """
-    all_nodes, chosen, count = list_allocated(env), fold(nodes), str(len(nodes))
+    all_nodes, chosen, count = list_allocated(env), ",".join(nodes), str(len(nodes))
     per_node = _read_counts(env.get("SLURM_NTASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", ""))
     tasks = per_node[0] if per_node else 1
     cpus = _read_counts(env.get("SLURM_JOB_CPUS_PER_NODE", ""))

@@ -1,7 +1,7 @@
 """The events of a train's journal: one class for each kind, and the codec of their lines.
 
 A line names its format and the version of opsctl that wrote it. Lines without a format come from before there were
-reasons and formats; `_upgrade` reads them. A kind that this version does not know becomes an UnknownEvent.
+reasons and formats; `upgrade` reads them. A kind that this version does not know becomes an UnknownEvent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, TypeGuard
 
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.records import FORMAT, decode, encode, to_time
+from opsctl.state.upgrade_event import upgrade
 
 Count = Annotated[int, range(10**15 + 1)]
 AttemptName = Annotated[str, re.compile(r"\d{1,18}(?:_\d{1,18})?\.\d{1,9}", re.ASCII)]
@@ -120,6 +121,16 @@ class RestartDecided(AttemptEvent):
     nodes: str
     spares: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairAwaited(AttemptEvent):
+    """The nodes of a held train wait for a person until the given time."""
+
+    nodes: str
+    gpu_hours: float
+    """What the whole wait costs."""
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +319,7 @@ KINDS: Mapping[str, type[Event]] = {
     "attempt-started": AttemptStarted,
     "nodes-lost": NodesLost,
     "restart-decided": RestartDecided,
+    "repair-awaited": RepairAwaited,
     "stop-step": StopStep,
     "diagnosed": Diagnosed,
     "exclusion-decided": ExclusionDecided,
@@ -361,7 +373,7 @@ def parse_event(record: object) -> Event:
         raise ValueError("an event without a kind")
     if not line_format:
         try:
-            kind = _upgrade(kind, fields)
+            kind = upgrade(kind, fields)
         except (KeyError, TypeError) as error:
             raise ValueError(f"{kind}: {error}") from error
     if cls := KINDS.get(kind):
@@ -371,26 +383,3 @@ def parse_event(record: object) -> Event:
             if not isinstance(line_format, int) or line_format <= FORMAT:
                 raise
     return decode(UnknownEvent, {**fields, "kind": kind})
-
-
-def _upgrade(kind: str, fields: dict[str, Any]) -> str:
-    """Give a line without a format the fields of format 1; return its kind. Reasons, jobs and steps were texts.
-
-    Raises KeyError and ValueError for a line that was never valid.
-    """
-    if kind == "quarantined":
-        kind = "exclusion-decided"
-    if kind == "diagnosed":
-        fields["cause_kind"] = fields.pop("class", "")
-    if kind in {"held", "cancelling", "cancelled", "exclusion-decided"}:
-        why = fields.pop("why", None)
-        # Only these words told a dropped duplicate from the end of the train.
-        is_duplicate = kind == "cancelled" and why == "the same submission arrived twice"
-        fields["reason"] = {"kind": "duplicate"} if is_duplicate else {"text": why}
-    if kind in {"cancelling", "cancelled"}:
-        jobs, _, task = str(fields.pop("job", "")).partition("_")
-        fields["jobs"] = jobs.split(",")
-        fields |= {"task": int(task)} if task else {}
-    if kind in {"rolled-back", "rollback-undone"}:
-        fields["step"] = int(fields["step"])
-    return kind

@@ -34,6 +34,7 @@ from opsctl.state.events import (
     ExclusionDecided,
     Held,
     HoldReleased,
+    RepairAwaited,
     SubmitRefused,
     Submitted,
     Submitting,
@@ -183,6 +184,8 @@ class TrainHistory:
     """The diagnosis of every attempt that has one."""
     held: Held | None = None
     """The hold in force, as far as known."""
+    repair: RepairAwaited | None = None
+    """The wait of the newest attempt's nodes for a repair, also after its end."""
     cancelling: Cancelling | None = None
     """The started cancellation whose result is unknown."""
 
@@ -226,6 +229,9 @@ def _take(history: TrainHistory, event: Event) -> None:
             history.finalized[event.attempt] = event
         case Held() | HoldReleased():
             history.held = event if isinstance(event, Held) else None
+            history.repair = None
+        case RepairAwaited():
+            history.repair = event
         case Cancelling() | Cancelled():
             history.cancelling = event if isinstance(event, Cancelling) else None
         case _:
@@ -263,4 +269,5 @@ def _started(history: TrainHistory, event: AttemptStarted) -> None:
     if event.attempt in history.left_out:
         history.left_out = tuple(attempt for attempt in history.left_out if attempt != event.attempt)
     history.started[event.attempt] = event.when
+    history.repair = None
     history.finalized.pop(event.attempt, None)  # a killed controller reuses ids

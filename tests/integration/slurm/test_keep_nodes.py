@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,11 +15,13 @@ from opsctl.base.nodesets import expand
 from opsctl.guard.attempt_record import read_start
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.events import RestartDecided
+from opsctl.state.events import HoldReleased, RepairAwaited, RestartDecided
 from opsctl.state.journal import Journal
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = """
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+echo $NODE_RANK $SLURM_NODEID $WORLD_SIZE $NNODES $MASTER_ADDR $hosts >{place}/env-$RANK
 step=$(cat {place}/step 2>/dev/null || echo 0)
 while [ "$step" -lt {last} ]; do
     step=$((step + 1))
@@ -31,6 +35,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "keep-your-nodes.md"
 WILDCARDS = {"12_3": r"\d+_\d+", "tr11": "t", "node001,node002": r"\S+", "node[001-002]": r"\S+", "…": ".*"}
 """What differs between the output that the page shows and that of this train."""
 KILLED_RANK = '[ "$SLURM_PROCID" = 1 ] && kill -9 $$'
+SHORT = "echo ' iteration 2000/ 2000 | lm loss: 2.5 |'"
 DEAD_NODE = "case $TRAIN_ATTEMPT in *.0) rmdir {place}/failed-$SLURM_PROCID; exit 1 ;; esac; "
 DEAD_NODE += "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
 """A rank fails, and then its node."""
@@ -46,7 +51,8 @@ def launch(trains: Trains, *, last: int = 20, at_step_5: str = KILLED_RANK, more
     script = trains.place / "train.sh"
     script.write_text(TRAINER.format(place=trains.place, last=last, at_step_5=at_step_5))
     command = ("bash", str(script))
-    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=3, extra=(), more=more, **slurm))
+    table = {"nodes": 2, "tasks": 3, "extra": (), **slurm}
+    trains.opsctl("launch", trains.toml(command=command, more=more, **table))
 
 
 def list_ends(trains: Trains) -> list[dict[str, str]]:
@@ -94,19 +100,25 @@ def test_without_restart_in_place_the_next_task_goes_on(trains: Trains) -> None:
 def test_spare_takes_the_place_of_a_node_that_dies_after_a_restart(fresh_slurm: Callable[..., Sandbox]) -> None:
     sandbox = fresh_slurm(nodes=4)
     with trains_on(sandbox) as trains:
-        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), spare_nodes=2)
+        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), nodes=3, spare_nodes=1)
         until(lambda: len(list_ends(trains)) == 1 and (trains.place / "failed-1").exists())
         nodes = expand(next(row.nodes for row in trains.rows() if row.nodes))
-        assert f"spare: {nodes[2]}, {nodes[3]}" in trains.opsctl("status", "t")
+        assert f"spare: {nodes[3]}" in trains.opsctl("status", "t")
         sandbox.fault(nodes[1], FaultKind.CRASH)
         (trains.place / "lost").touch()
         ends = await_finish(trains)
         assert [end["outcome"] for end in ends] == ["crashed", "node-failed", "finished"]
         assert [list(end.get("suspects", ())) for end in ends] == [[], [nodes[1]], []]
         starts = [read_start(trains.run().attempt(end["attempt"])) for end in ends]
-        assert [expand(start.nodes) for start in starts if start] == [nodes[:2], nodes[:2], [nodes[0], nodes[2]]]
+        assert [expand(start.nodes) for start in starts if start] == [nodes[:3], nodes[:3], [nodes[0], *nodes[2:]]]
         kept = [e.nodes for e in Journal(trains.run(), trains.app.clock).events() if isinstance(e, RestartDecided)]
-        assert kept == [f"{nodes[0]},{nodes[1]}", f"{nodes[0]},{nodes[2]}"]
+        assert kept == [",".join(nodes[:3]), f"{nodes[0]},{nodes[3]},{nodes[2]}"]
+        ranks = {path.name for path in trains.run().attempt_logs(ends[-1]["attempt"]).glob("*-*.log")}
+        assert ranks == {f"{node}-{rank}.log" for rank, node in enumerate((nodes[0], nodes[3], nodes[2]))}
+        first = next(node.address for node in trains.app.slurm.nodes() if node.name == nodes[0])
+        for rank in range(3):
+            names = (trains.place / f"env-{rank}").read_text().split()
+            assert names == [str(rank), str(rank), "3", "3", first, nodes[0], nodes[3], nodes[2]]
 
 
 def test_restart_runs_the_edited_files_in_the_same_job(trains: Trains) -> None:
@@ -114,7 +126,7 @@ def test_restart_runs_the_edited_files_in_the_same_job(trains: Trains) -> None:
     until((trains.place / "failed-1").exists)
     changed = trains.place / "changed.toml"
     changed.write_text((trains.place / "t.toml").read_text().replace("train.sh'", "short.sh'"))
-    (trains.place / "short.sh").write_text("echo ' iteration 2000/ 2000 | lm loss: 2.5 |'")
+    (trains.place / "short.sh").write_text(SHORT)
     assert "starts again on the same nodes" in trains.opsctl("edit", "t", changed, "--now")
     ends = await_finish(trains)
     assert [end["outcome"] for end in ends] == ["restarted", "finished"]
@@ -136,3 +148,53 @@ def test_kill_switch_outweighs_a_restart(trains: Trains) -> None:
     trains.opsctl("kill-switch", "arm", "t", "--reason", "stop")
     until(lambda: not trains.rows())
     assert {end["outcome"] for end in list_ends(trains)} <= {"crashed", "killed"}
+
+
+FAULTY = "[ -e {place}/fixed ] || python3 -c 'import nothing_by_this_name' || exit 1; {trains}"
+
+
+def fail_twice(trains: Trains, wait: str) -> None:
+    """Launch a train with a fault in its code, and wait until its nodes wait for a repair."""
+    (trains.place / "short.sh").write_text(SHORT)
+    script = trains.place / "train.sh"
+    script.write_text(FAULTY.format(place=trains.place, trains=SHORT))
+    more = f"wait_for_repair = '{wait}'"
+    trains.opsctl("launch", trains.toml(command=("bash", str(script)), nodes=2, tasks=2, extra=(), more=more))
+    until(lambda: RepairAwaited in trains.kinds())
+
+
+@pytest.mark.parametrize("repair", ["edit", "release", "restart"])
+def test_repair_of_a_held_train_starts_in_the_same_job(trains: Trains, repair: str) -> None:
+    fail_twice(trains, "10m")
+    [status] = json.loads(trains.opsctl("status", "t", "--json"))
+    assert (status["state"], len(status["running"])) == ("held", 1)
+    assert "waits for a repair until" in trains.opsctl("status", "t")
+    alerts = trains.app.site_dir.alerts / "alerts.log"
+    assert "wait for a repair until" in until(lambda: alerts.exists() and alerts.read_text())
+    if repair == "edit":
+        changed = trains.place / "changed.toml"
+        changed.write_text((trains.place / "t.toml").read_text().replace("train.sh'", "short.sh'"))
+        trains.opsctl("edit", "t", changed)
+    else:
+        (trains.place / "fixed").touch()
+        trains.opsctl(repair, "t", *(("--reason", "fixed") if repair == "restart" else ()))
+    ends = await_finish(trains)
+    attempts = [trains.run().attempt(end["attempt"]) for end in ends]
+    assert [(attempt.job, attempt.number) for attempt in attempts] == [(attempts[0].job, n) for n in range(3)]
+    assert HoldReleased in trains.kinds()
+
+
+@pytest.mark.parametrize("end", ["time", "kill-switch", "cancel", "SIGKILL of the guard"])
+def test_wait_for_a_repair_ends_with_a_held_or_cancelled_queue(trains: Trains, end: str) -> None:
+    fail_twice(trains, "3s" if end == "time" else "10m")
+    if end == "kill-switch":
+        trains.opsctl("kill-switch", "arm", "t", "--reason", "stop")
+    elif end == "cancel":
+        trains.opsctl("cancel", "t")
+    elif end != "time":
+        events = Journal(trains.run(), trains.app.clock).events()
+        [awaited] = [event for event in events if isinstance(event, RepairAwaited)]
+        os.kill(int(awaited.actor.rpartition(":")[2]), signal.SIGKILL)
+    until(lambda: not [row for row in trains.rows() if row.state.is_active])
+    assert {row.is_held for row in trains.rows()} == (set() if end in {"kill-switch", "cancel"} else {True})
+    assert len(trains.run().attempts()) == 2

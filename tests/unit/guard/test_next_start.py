@@ -14,6 +14,7 @@ from opsctl.guard.earlier_attempts import EarlierAttempts
 from opsctl.guard.finalize import finalize
 from opsctl.guard.lost_node import find_missing_nodes, find_removed_nodes
 from opsctl.guard.next_start import NextStart
+from opsctl.guard.repair_wait import RepairWait
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.guard.supervisor import Supervisor
 from opsctl.guard.tolerated import Tolerated
@@ -130,6 +131,7 @@ def test_queued_tasks_of_the_array_wait_after_the_loss_of_a_node(train: QueuedTr
         env=ENV,
         attempt=guard.attempt,
         deadline=guard.deadline,
+        wait=RepairWait(train.arrays, guard.attempt, lambda: False, lambda: None),
     )
     later = replace(train.queue.rows[0], id="14", array="14", comment="opsctl:gpt:n1")
     train.queue.rows.append(later)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.slurm.allocation import ALLOCATED, CHOSEN, list_allocated, use_nodes
+from opsctl.slurm.allocation import ALLOCATED, CHOSEN, list_allocated, list_hosts, list_used, use_nodes
 from opsctl.slurm.steps import REMOVED_ENV
 
 JOB = {
@@ -19,7 +19,7 @@ JOB = {
 
 def test_variables_of_slurm_tell_of_the_chosen_nodes_alone() -> None:
     env = use_nodes(JOB, ["n1", "n3"], allocated=["n1", "n3"])
-    expected = {"SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_NPROCS": "8"}
+    expected = {"SLURM_JOB_NODELIST": "n1,n3", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_NPROCS": "8"}
     assert {key: env[key] for key in expected} == expected
     assert (env["SLURM_TASKS_PER_NODE"], env["SLURM_JOB_CPUS_PER_NODE"], env["HOME"]) == ("4(x2)", "8,16", "/root")
 
@@ -35,6 +35,16 @@ def test_left_out_node_stays_out() -> None:
     assert list_allocated(first) == ["n1", "n2", "n3"]
     second = use_nodes(first, ["n1", "n3"], allocated=["n1", "n3"])
     assert list_allocated(second) == ["n1", "n3"]
+
+
+def test_spare_in_the_place_of_a_lost_node_keeps_the_order_of_the_ranks() -> None:
+    first = use_nodes(JOB, ["n1", "n2"], allocated=["n1", "n2", "n3"])
+    assert (list_used(first), list_hosts(first)) == (["n1", "n2"], [])
+    nodes = ["n1", *(f"n{number}" for number in range(8, 12)), "n3", "n4"]
+    second = use_nodes(first, nodes, allocated=sorted(nodes))
+    assert second["SLURM_JOB_NODELIST"] == ",".join(nodes)
+    assert list_used(second) == nodes
+    assert list_hosts(second) == [node for node in nodes for _ in range(4)]
 
 
 @pytest.mark.parametrize("text", ["", "x", "4(xx)"])
