@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,21 +30,23 @@ STRANGER = pwd.getpwnam("daemon")
 pytestmark = pytest.mark.root
 
 
-@pytest.fixture
-def owner(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """A function that runs a command as an ordinary user with its own home and a PATH without sbin."""
-    with tempfile.TemporaryDirectory(prefix="opsctl-owner-") as home:
-        os.chown(home, OWNER.pw_uid, OWNER.pw_gid)
-        base = {"HOME": home, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@contextmanager
+def commands_of(user: pwd.struct_passwd, **variables: str) -> Iterator[Run]:
+    """Provide a function that runs a command as a user, in an own home with these variables."""
+    with tempfile.TemporaryDirectory(prefix=f"opsctl-{user.pw_name}-") as home:
+        os.chown(home, user.pw_uid, user.pw_gid)
 
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 argv,
-                user=OWNER.pw_uid,
-                group=OWNER.pw_gid,
+                user=user.pw_uid,
+                group=user.pw_gid,
                 extra_groups=[],
                 cwd=home,
-                env=base | (env or {}),
+                env={"HOME": home, **variables, **(env or {})},
                 capture_output=True,
                 text=True,
                 timeout=250,
@@ -54,15 +57,20 @@ def owner(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProcess
 
 
 @pytest.fixture
+def owner(_programs: None) -> Iterator[Run]:
+    """A function that runs a command as an ordinary user with a PATH without sbin."""
+    with commands_of(OWNER, PATH="/usr/bin:/bin", PYTHONPATH=os.pathsep.join(filter(None, sys.path))) as run:
+        yield run
+
+
+@pytest.fixture
 def opsctl() -> tuple[str, ...]:
     """The command line of `opsctl sandbox` for that user."""
     skip_unless_others_may_run()
     return (sys.executable, "-m", "opsctl", "sandbox")
 
 
-def test_ordinary_user_has_a_sandbox(
-    owner: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
-) -> None:
+def test_ordinary_user_has_a_sandbox(owner: Run, opsctl: tuple[str, ...]) -> None:
     up = owner(*opsctl, "up", "--nodes", "2")
     try:
         assert up.returncode == 0, up.stderr
@@ -75,16 +83,12 @@ def test_ordinary_user_has_a_sandbox(
     assert down.stdout == "sandbox 'default' is down: 5 processes ended, none left\n"
 
 
-def test_ordinary_user_runs_a_command_in_a_sandbox(
-    owner: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
-) -> None:
+def test_ordinary_user_runs_a_command_in_a_sandbox(owner: Run, opsctl: tuple[str, ...]) -> None:
     done = owner(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", "srun -N2 id -un; exit 9")
     assert (done.returncode, done.stdout) == (9, f"{OWNER.pw_name}\n" * 2), done.stderr
 
 
-def test_user_submits_to_root_sandbox_without_its_keys(
-    slurm: Sandbox, owner: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_user_submits_to_root_sandbox_without_its_keys(slurm: Sandbox, owner: Run) -> None:
     assert owner("srun", "-N2", "id", "-un", env=slurm.env()).stdout == f"{OWNER.pw_name}\n" * 2
     job = owner("sbatch", "--parsable", "--wait", "--output=out", "--wrap=id -un", env=slurm.env())
     assert job.returncode == 0, job.stderr
@@ -93,9 +97,7 @@ def test_user_submits_to_root_sandbox_without_its_keys(
     assert owner("scontrol", "update", "nodename=node001", "state=drain", "reason=x", env=slurm.env()).returncode != 0
 
 
-def test_run_directory_of_another_user_is_refused(
-    slurm: Sandbox, owner: Callable[..., subprocess.CompletedProcess[str]], home: Path
-) -> None:
+def test_run_directory_of_another_user_is_refused(slurm: Sandbox, owner: Run, home: Path) -> None:
     run = Places.default().run_directory("squatted")
     assert owner("mkdir", str(run)).returncode == 0
     try:
@@ -106,30 +108,10 @@ def test_run_directory_of_another_user_is_refused(
         run.rmdir()
 
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
 def stranger(_programs: None) -> Iterator[Run]:
-    """A function that runs a command as another ordinary user in its own directory."""
-    with tempfile.TemporaryDirectory(prefix="opsctl-stranger-") as home:
-        os.chown(home, STRANGER.pw_uid, STRANGER.pw_gid)
-        base = {"HOME": home, "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SLURM_TIMEOUT": "5"}
-
-        def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                argv,
-                user=STRANGER.pw_uid,
-                group=STRANGER.pw_gid,
-                extra_groups=[],
-                cwd=home,
-                env=base | (env or {}),
-                capture_output=True,
-                text=True,
-                timeout=100,
-                check=False,
-            )
-
+    """A function that runs a command as another ordinary user."""
+    with commands_of(STRANGER, PATH="/usr/bin:/bin:/usr/sbin:/sbin", SLURM_TIMEOUT="5") as run:
         yield run
 
 
@@ -169,21 +151,21 @@ def run_as_stranger(stranger: Run, conf: Path, *argv: str, auth: str) -> subproc
 COMMANDS = (("srun", "-n1", "id"), ("sinfo",), ("scontrol", "ping"), ("scontrol", "shutdown"), ("sbatch", "--wrap=id"))
 
 
-@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
-def test_guessed_configuration_without_credentials_is_refused(
-    argv: tuple[str, ...], users_conf: Path, owner: Run, stranger: Run
-) -> None:
-    done = run_as_stranger(stranger, users_conf, *argv, auth="AuthType=auth/none\nCredType=cred/none")
-    assert "uid=" not in done.stdout
-    assert "idle" not in done.stdout
-    assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
-    assert owner("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == f"{OWNER.pw_name}\n"
+def check_refused(owner: Run, stranger: Run, users_conf: Path, auth: str) -> None:
+    """Check that no command of the stranger reaches the sandbox, and that those of its owner still do."""
+    for argv in COMMANDS:
+        done = run_as_stranger(stranger, users_conf, *argv, auth=auth)
+        assert "uid=" not in done.stdout, argv
+        assert "idle" not in done.stdout, argv
+        assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
+        assert owner("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == f"{OWNER.pw_name}\n", argv
 
 
-@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
-def test_guessed_configuration_with_another_munge_is_refused(
-    argv: tuple[str, ...], users_conf: Path, owner: Run, stranger: Run
-) -> None:
+def test_guessed_configuration_without_credentials_is_refused(users_conf: Path, owner: Run, stranger: Run) -> None:
+    check_refused(owner, stranger, users_conf, "AuthType=auth/none\nCredType=cred/none")
+
+
+def test_guessed_configuration_with_another_munge_is_refused(users_conf: Path, owner: Run, stranger: Run) -> None:
     home = Path(stranger("pwd").stdout.strip())
     (home / "key").write_bytes(secrets.token_bytes(128))
     (home / "key").chmod(0o600)
@@ -208,14 +190,10 @@ def test_guessed_configuration_with_another_munge_is_refused(
     try:
         wait_until((home / "socket").exists)
         auth = f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={home}/socket"
-        done = run_as_stranger(stranger, users_conf, *argv, auth=auth)
+        check_refused(owner, stranger, users_conf, auth)
     finally:
         munged.terminate()
         munged.wait(250)
-    assert "uid=" not in done.stdout
-    assert "idle" not in done.stdout
-    assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
-    assert owner("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == f"{OWNER.pw_name}\n"
 
 
 def test_sandbox_of_run_has_a_private_network(owner: Run, opsctl: tuple[str, ...]) -> None:
