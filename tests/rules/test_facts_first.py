@@ -91,6 +91,8 @@ def list_parts(node: ast.AST) -> list[ast.expr]:
 
 def list_bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            yield from zip(targets, values, strict=False)
         case ast.Assign(targets=targets, value=value):
             yield from ((target, value) for target in targets)
         case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
@@ -104,10 +106,10 @@ def find_names(function: ast.AST) -> frozenset[str]:
     names: set[str] = set()
     if isinstance(function, ast.FunctionDef):
         names |= {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)} & FIELDS
-    for node in ast.walk(function):
-        for target, value in list_bindings(node):
-            if isinstance(target, ast.Name) and is_made(value, frozenset(names)):
-                names.add(target.id)
+    bindings = [binding for node in ast.walk(function) for binding in list_bindings(node)]
+    for target, value in bindings * 3:  # a name may be bound from another that stands deeper in the tree
+        if is_made(value, frozenset(names)):
+            names |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     return frozenset(names)
 
 
@@ -149,6 +151,7 @@ def test_no_code_reads_a_sentence_of_opsctl() -> None:
         "for line in finding.evidence:\n        re.match('step', line)",
         "f'{alert.why}!'.partition(': ')",
         "[one for one in problems if one == 'gone']",
+        "title, brief = describe_failure(alert)\n    text = f'{brief}.'\n    'held' in text",
     ],
 )
 def test_reading_is_found(source: str) -> None:
