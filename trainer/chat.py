@@ -35,6 +35,10 @@ _KINDS = '"messages", or "prompt" and "completion"'
 Span = tuple[int, int]
 
 
+class _TemplateFailed(Exception):
+    """The template wrote no text of a conversation; the message continues "the chat template …"."""
+
+
 class ChatTemplate:
     """A Jinja template that writes messages as text, as transformers runs it; untrusted, so in a sandbox."""
 
@@ -56,7 +60,8 @@ class ChatTemplate:
     def spans(self, messages: Sequence[Any], first: int, options: Mapping[str, Any]) -> tuple[str, list[Span]]:
         """Return the text of `messages`, and where in it the assistant writes, from message `first` on.
 
-        Raises ValueError if the template does not show where, and jinja2's errors.
+        Without marks of the template, an answer ends with its end token: white space behind that separates messages.
+        Raises _TemplateFailed if the template fails or does not show where.
         """
         text = self._render(messages, options)
         if self._marks:
@@ -70,16 +75,31 @@ class ChatTemplate:
             before = self._render(messages[:number], options, add_generation_prompt=True)
             through = self._render(messages[: number + 1], options)
             if not (text.startswith(through) and through.startswith(before)):
-                raise ValueError(
-                    f"the chat template writes message {number} differently when it is the last, so that its "
-                    "place is unknown: with --chat-template, name a template that marks it by {% generation %}"
+                raise _TemplateFailed(
+                    f"writes message {number} differently when it is the last, so that its place is unknown: with "
+                    "--chat-template, name a template that marks it by {% generation %}"
                 )
-            spans.append((len(before), len(through)))
+            spans.append((len(before), len(before) + _answer_chars(through[len(before) :], message)))
         return text, spans
 
     def _render(self, messages: Sequence[Any], options: Mapping[str, Any], **more: Any) -> str:
         defaults = {"tools": None, "documents": None, "add_generation_prompt": False}
-        return self._template.render({**defaults, **self._tokens, **options, "messages": messages, **more})
+        try:
+            return self._template.render({**defaults, **self._tokens, **options, "messages": messages, **more})
+        except _TemplateRefused as error:
+            raise _TemplateFailed(f"refuses the conversation: {error}") from error
+        except Exception as error:  # the expressions of a template fail in any way that Python's do
+            raise _TemplateFailed(f"fails: {type(error).__name__}: {error}") from error
+
+
+def _answer_chars(written: str, message: Mapping[str, Any]) -> int:
+    """Return the length of an answer with its end token, of what a template wrote for `message`.
+
+    White space that follows nothing but the content is the end of the answer.
+    """
+    ended, content = written.rstrip(), message.get("content")
+    is_bare = not ended or (isinstance(content, str) and content.strip() and ended.endswith(content.rstrip()))
+    return len(written if is_bare else ended)
 
 
 def _take_marks(text: str) -> tuple[str, list[Span]]:
@@ -92,8 +112,12 @@ def _to_json(value: Any, **options: Any) -> str:
     return json.dumps(value, ensure_ascii=False, **options)  # Jinja's own escapes HTML
 
 
+class _TemplateRefused(jinja2.TemplateError):
+    """A template called raise_exception()."""
+
+
 def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
+    raise _TemplateRefused(message)
 
 
 def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate | None:
@@ -132,13 +156,15 @@ class ConversationEncoder:
         self._places, self._template = places, template
 
     def __call__(self, conversation: bytes) -> npt.NDArray[Any]:
-        """Return the rows [2, tokens]. Raises Refused if the object is no conversation."""
+        """Return the rows [2, tokens]. Raises Refused if the object is no conversation or the template fails."""
         place, item = json.loads(conversation)
         try:
             if _MARKS.search(conversation):
                 raise ValueError("it holds U+FDD0 or U+FDD1, which Unicode keeps for use within programs")
             return self._encode(item)
-        except (ValueError, KeyError, TypeError, AttributeError, jinja2.TemplateError) as error:
+        except _TemplateFailed as error:
+            raise Refused(f"{place}: the chat template {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused(f"{place}: no conversation, which has {_KINDS} ({type(error).__name__}: {error})") from error
 
     def _encode(self, item: Mapping[str, Any]) -> npt.NDArray[Any]:
@@ -148,9 +174,9 @@ class ConversationEncoder:
             text, spans, ends = prompt + completion, [(len(prompt), len(prompt + completion))], [self._places.end]
         else:
             if self._template is None:
-                raise ValueError("messages need a chat template; name one with --chat-template")
+                raise _TemplateFailed("that messages need is missing: name one with --chat-template")
             options = {"tools": item["tools"]} if item.get("tools") else {}
-            messages = [_without_nulls(message) for message in [*prompt, *completion]]
+            messages = [_checked(message) for message in [*prompt, *completion]]
             text, spans = self._template.spans(messages, len(prompt), options)
             ends = []
         if not spans:
@@ -164,8 +190,13 @@ class ConversationEncoder:
         return np.stack((np.append(ids, ends), learnt)).astype(np.int32)
 
 
-def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message without empty fields, which a column of Parquet has wherever another message has the field."""
+def _checked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message without empty fields, which a column of Parquet has wherever another message has the field.
+
+    Raises ValueError for a message without a role, of which a template could only say that something is undefined.
+    """
+    if not isinstance(message["role"], str):
+        raise ValueError(f"the role of a message is {message['role']!r:.80}, not a text")
     return {key: value for key, value in message.items() if value is not None or key == "content"}
 
 

@@ -35,7 +35,7 @@ TEMPLATES = {
 {% endfor %}""",
 }
 _LEARNT = {
-    "chatml": ["Opsy. <|im_end|>\n", "  é 🙂<|im_end|>\n"],
+    "chatml": ["Opsy. <|im_end|>", "  é 🙂<|im_end|>"],
     "llama-3": ["Opsy.<|eot_id|>", "é 🙂<|eot_id|>"],
     "mistral": ["Opsy. </s>", "  é 🙂</s>"],
     "generation": ["Opsy. </a>", "  é 🙂</a>"],

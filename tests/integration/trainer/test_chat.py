@@ -77,17 +77,45 @@ def test_first_token_is_never_learnt():
         ({"text": "x"}, "chatml", '"messages", or "prompt"'),
         ([1], "chatml", '"messages", or "prompt"'),
         ({"messages": "hello"}, "chatml", "no conversation"),
-        ({"messages": MESSAGES}, None, "name one with --chat-template"),
         ({"messages": [{"role": "gpt", "content": "x"}]}, "chatml", "no message has the role assistant"),
-        ({"messages": MESSAGES}, "thinking", "{% generation %}"),
-        ({"messages": [{"role": "x", "content": ""}]}, "strict", "roles must alternate"),
+        ({"messages": [{"content": "x"}]}, "chatml", "role"),
+        ({"messages": [{"role": None, "content": "x"}]}, "chatml", "the role of a message is None"),
         ({"prompt": "a", "completion": "\ufdd0"}, None, "U+FDD0"),
     ],
 )
 def test_what_is_no_conversation_is_refused_by_its_place(item, template, message):
     with pytest.raises(Exception, match=r"^chats.jsonl:1: no conversation") as caught:
-        encode(item, template and (TEMPLATES | {"thinking": THINKING, "strict": STRICT})[template])
+        encode(item, template and TEMPLATES[template])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "that messages need is missing: name one with --chat-template"),
+        ("thinking", "{% generation %}"),
+        ("strict", "refuses the conversation: roles must alternate"),
+        ("{{ messages[0].date.year }}", "fails: UndefinedError: 'dict object' has no attribute 'date'"),
+        ("{{ messages[0].content + 1 }}", "fails: TypeError: "),
+        ("{{ 1 // 0 }}", "fails: ZeroDivisionError: "),
+    ],
+)
+def test_failure_of_a_template_is_its_own(template, message):
+    with pytest.raises(Exception, match=r"^chats.jsonl:1: the chat template ") as caught:
+        encode({"messages": MESSAGES}, template and {"thinking": THINKING, "strict": STRICT}.get(template, template))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "learnt"),
+    [
+        ("{% for m in messages %}{{ m.content }}\n\n{% endfor %}", ["Opsy. \n\n", "  é 🙂\n\n"]),
+        ("{% for m in messages %}{{ m.content | trim }}</s> \n{% endfor %}", ["Opsy.</s>", "é 🙂</s>"]),
+    ],
+    ids=["newlines end an answer", "newlines separate answers"],
+)
+def test_white_space_behind_an_end_token_is_not_learnt(template, learnt):
+    assert read_learnt(encode({"messages": MESSAGES}, template)) == learnt
 
 
 THINKING = (
