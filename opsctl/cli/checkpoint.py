@@ -1,4 +1,4 @@
-"""`opsctl checkpoint`: list, verify, prune, shrink, export, import and offload checkpoints."""
+"""`opsctl checkpoint`: list, verify, prune, export, import and offload checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from opsctl.base.units import format_size, format_time
 from opsctl.checkpoints import catalog, offload
 from opsctl.checkpoints.save_directories import SaveDirectory
 from opsctl.checkpoints.scan import FoundCheckpoint, describe_stepless, list_checkpoints_in
-from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape, shrink
+from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.output import (
     app_and_json,
@@ -176,5 +176,5 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 
 
-for command in (shrink, export, import_model, compare, reshape, bf16, offload_):
+for command in (export, import_model, compare, reshape, bf16, offload_):
     checkpoint.add_command(command)

@@ -1,4 +1,4 @@
-"""`opsctl checkpoint shrink`, `export`, `compare`, `import`, `reshape`, `bf16`: the commands that need torch.
+"""`opsctl checkpoint export`, `compare`, `import`, `reshape`, `bf16`: the commands that need torch.
 
 They run the Python of the train, which has torch.
 """
@@ -14,7 +14,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.checkpoints import catalog
-from opsctl.cli.checkpoint_offload import ours, steps
+from opsctl.cli.checkpoint_offload import steps
 from opsctl.cli.output import app_and_json, app_json_and_dry_run, json_option, print_result, train_argument, wants_json
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
@@ -27,23 +27,6 @@ trust_option: Callable[[F], F] = click.option(
     "--trust-pickle", "trust", is_flag=True, help="Load files that could run code as you."
 )
 step_option: Callable[[F], F] = click.option("--step", type=int, help="Step of the checkpoint (default: the newest).")
-
-
-@click.command()
-@train_argument
-@trust_option
-@app_json_and_dry_run
-def shrink(app: App, train: str, *, trust: bool, dry_run: bool) -> int:
-    """Rewrite checkpoints without their unused storage.
-
-    Runs the Python of TRAIN, which has torch.
-
-    \b
-    opsctl checkpoint shrink tiny-gpt --dry-run
-    """
-    run = ours(app, train)
-    words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run), *(["--trust-pickle"] * trust)]
-    return _trainer(app, run, words)
 
 
 @click.command()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from opsctl.trainer import manifest
 from opsctl.trainer.errors import Refused
 
 _MAX_LOGIT_DIFFERENCE = 1e-3
@@ -47,11 +46,6 @@ def _parser() -> argparse.ArgumentParser:
         "action": "store_true",
         "help": "load files that could run code as you",
     }
-    shrink = add("shrink", _shrink, "Rewrite files that store more than their tensors use.")
-    shrink.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a checkpoint, or a directory of them")
-    shrink.add_argument("--dry-run", action="store_true", help="print the bytes that would be freed")
-    shrink.add_argument("--trust-pickle", **trust_pickle)
-
     begin = add("import", _import, "Print the tables with which a run begins with a model of transformers.")
     begin.add_argument("source", type=Path, metavar="DIRECTORY", help="config.json and safetensors")
     begin.add_argument(
@@ -78,17 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _find_checkpoints(paths: Sequence[Path]) -> list[Path]:
-    """Return the checkpoints at `paths` or in the directories `paths`. Raises Refused if a path has none."""
-    checkpoints: list[Path] = []
-    for path in paths:
-        inside = [path] if (path / manifest.MANIFEST).exists() else [c.path for c in manifest.list_checkpoints(path)]
-        if not inside:
-            raise Refused(f"{path} is neither a checkpoint nor a directory of checkpoints")
-        checkpoints += inside
-    return checkpoints
-
-
 def _print_rows(arguments: argparse.Namespace, rows: list[dict[str, Any]], line: str) -> None:
     if arguments.json:
         print(json.dumps(rows, indent=1, default=str))  # noqa: T201 - a command line
@@ -101,23 +84,6 @@ def _sequence(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
-
-
-def _shrink(arguments: argparse.Namespace) -> int:
-    from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
-
-    for path in arguments.paths:
-        rewrite.finish_interrupted_shrink(path)
-    rows = []
-    for path in _find_checkpoints(arguments.paths):
-        excess_bytes = rewrite.shrink(path, dry_run=arguments.dry_run, trust=arguments.trust_pickle)
-        rows.append({"path": path, "bytes": sum(excess_bytes.values()), "files": len(excess_bytes)})
-    _print_rows(
-        arguments,
-        rows,
-        "{path}: {bytes} unused bytes in {files} files" + " (dry run)" * arguments.dry_run,
-    )
-    return 0
 
 
 def _bf16(arguments: argparse.Namespace) -> int:

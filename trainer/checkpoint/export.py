@@ -13,13 +13,20 @@ import torch
 from opsctl.trainer import architecture, gpt
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
-from opsctl.trainer.checkpoint.transformers_config import read_fields, write_config
+from opsctl.trainer.checkpoint.transformers_config import read_fields, read_model, refuse_other_config, write_config
+from opsctl.trainer.checkpoint.transformers_keys import with_defaults
 from opsctl.trainer.checkpoint.transformers_names import to_transformers
 from opsctl.trainer.checkpoint.weights import Weights
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
 
 _TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
 """Files of a tokenizer in a directory of transformers."""
+_GENERATION = "generation_config.json"
+"""How a model writes: that it ends at several tokens, say."""
+_KIND = ("model_type", "architectures", "max_position_embeddings", "seq_length", "sliding_window")
+"""What a first model states of itself beyond its matrices; it may be a Mistral, and know longer sequences."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -48,7 +55,7 @@ def export(checkpoint: Path, target: Path, *, tokenizer: Path | None = None, tru
         index = {"metadata": {"total_size": size}, "weight_map": where}
         write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
         if tokenizer:
-            config |= _copy_tokenizer(tokenizer, part)
+            config |= _copy_tokenizer(tokenizer, part) | kind_of(tokenizer, weights.config)
         write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
     return target
 
@@ -56,10 +63,21 @@ def export(checkpoint: Path, target: Path, *, tokenizer: Path | None = None, tru
 def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
     """Copy the files of the tokenizer, if there are any; return the special tokens of the config in `source`."""
     fields = read_fields(source)
-    for path in sorted(set(chain.from_iterable(source.glob(pattern) for pattern in _TOKENIZER))):
+    for path in sorted(set(chain.from_iterable(source.glob(pattern) for pattern in (*_TOKENIZER, _GENERATION)))):
         if path.is_file():
             shutil.copyfile(path, target / path.name)
     return {key: fields[key] for key in _TOKENS if key in fields}
+
+
+def kind_of(source: Path, config: ModelConfig) -> dict[str, Any]:
+    """Return what the config of `source` states beyond its matrices, if `config` is the same model."""
+    try:
+        refuse_other_config(source, config)
+        longest = read_model(source).sequence
+    except (OSError, Refused):
+        return {}
+    fields = with_defaults(read_fields(source))
+    return {key: fields[key] for key in _KIND if key in fields and longest >= config.sequence}
 
 
 def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool = False) -> float:

@@ -1,4 +1,4 @@
-"""Write new checkpoints from old ones: shrunk, in bf16, or for any topology.
+"""Write new checkpoints from old ones: in bf16, or for any topology.
 
 A new checkpoint is complete or does not exist.
 """
@@ -19,7 +19,6 @@ import torch
 
 from opsctl.trainer import manifest
 from opsctl.trainer.atomic_files import fsync_directory
-from opsctl.trainer.checkpoint.host_copy import HostCopies, tensors_in
 from opsctl.trainer.checkpoint.pickles import check_harmless, load
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
@@ -30,8 +29,6 @@ _TIMEOUT_S = 24 * 3600
 """Terabytes take hours."""
 _MAX_SHOWN_LINES = 15
 """Lines of DeepSpeed's output in the error message."""
-_SHRUNK = "shrunk-"
-_BEFORE = "before-shrinking-"
 
 
 def read_verified(checkpoint: Path) -> Manifest:
@@ -82,60 +79,6 @@ def _hash_files(directory: Path) -> dict[str, FileRecord]:
             os.fsync(file.fileno())
         files[path.relative_to(directory).as_posix()] = FileRecord(size=path.stat().st_size, sha256=digest)
     return files
-
-
-def excess(path: Path, *, trust: bool = False) -> int:
-    """Return the bytes of storage in the file `path` that no tensor uses. Raises Refused as `load`."""
-    used: dict[int, int] = {}
-    stored: dict[int, int] = {}
-    for tensor in {id(tensor): tensor for tensor in tensors_in(load(path, trust=trust))}.values():
-        storage = tensor.untyped_storage()
-        stored[storage.data_ptr()] = storage.nbytes()
-        used[storage.data_ptr()] = used.get(storage.data_ptr(), 0) + tensor.nbytes
-    return sum(max(0, size - used[pointer]) for pointer, size in stored.items())
-
-
-def shrink(checkpoint: Path, *, dry_run: bool = False, trust: bool = False) -> dict[str, int]:
-    """Rewrite in place the files that store more than their tensors use; return the freed bytes by file.
-
-    An interruption at any moment leaves the old or the new checkpoint, possibly under another name, which
-    `finish_interrupted_shrink` corrects. Raises Refused if the checkpoint is damaged.
-    """
-    _finish_swap(checkpoint)
-    saved = read_verified(checkpoint)
-    by_file = {name: excess(checkpoint / name, trust=trust) for name in saved.files if name.endswith(".pt")}
-    excess_bytes = {name: size for name, size in by_file.items() if size}
-    if dry_run or not excess_bytes:
-        return excess_bytes
-    with new_checkpoint(checkpoint.with_name(_SHRUNK + checkpoint.name), saved) as part:
-        for name in saved.files:
-            (part / name).parent.mkdir(parents=True, exist_ok=True)
-            if name in excess_bytes:
-                torch.save(HostCopies().copy(name, load(checkpoint / name, trust=trust)), part / name)
-            else:
-                os.link(checkpoint / name, part / name)
-        for extra in (manifest.KEEP, manifest.OFFLOADED):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copy2(checkpoint / extra, part)
-    checkpoint.rename(checkpoint.with_name(_BEFORE + checkpoint.name))
-    _finish_swap(checkpoint)
-    return excess_bytes
-
-
-def finish_interrupted_shrink(path: Path) -> None:
-    """Finish interrupted shrinks of the checkpoint at `path`, or of the checkpoints in it. Raises OSError."""
-    for leftover in (*path.parent.glob(_BEFORE + path.name), *path.glob(_BEFORE + "*")):
-        _finish_swap(leftover.with_name(leftover.name.removeprefix(_BEFORE)))
-
-
-def _finish_swap(checkpoint: Path) -> None:
-    shrunk, before = (checkpoint.with_name(prefix + checkpoint.name) for prefix in (_SHRUNK, _BEFORE))
-    if before.exists() and not checkpoint.exists():
-        (shrunk if (shrunk / manifest.COMPLETE).exists() else before).rename(checkpoint)
-        fsync_directory(checkpoint.parent)
-    for leftover in (shrunk, before):
-        if leftover.exists():
-            manifest.remove(leftover)
 
 
 def to_bf16(source: Path, target: Path, *, trust: bool = False) -> None:

@@ -105,6 +105,11 @@ def refuse_other_model(directory: Path, config: ModelConfig) -> None:
     """Raise Refused if `directory` has no weights of the model of `config`, whose vocabulary may be larger; OSError."""
     if not any((directory / name).exists() for name in (INDEX, SINGLE)):
         raise Refused(f"{directory} has neither {INDEX} nor {SINGLE}: only safetensors are read")
+    refuse_other_config(directory, config)
+
+
+def refuse_other_config(directory: Path, config: ModelConfig) -> None:
+    """Raise Refused if the config.json of `directory` describes another model than `config`; OSError."""
     there = read_model(directory, sequence=config.sequence)
     both = [
         (key, _resolved(there, key), _resolved(config, key)) for key in ModelConfig.model_fields if key not in _FREE
@@ -149,6 +154,9 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
     width = fields.get("n_inner")
     if kind == "gpt2" and width not in (None, 4 * int(fields.get("n_embd", 0))):
         yield f"n_inner is {width}, and this trainer has only 4 x n_embd"
+    both = [_with_theta(fields, fields.get(key) or {}) for key in ("rope_scaling", "rope_parameters")]
+    if fields.get("rope_scaling") and fields.get("rope_parameters") and both[0] != both[1]:
+        yield "rope_scaling and rope_parameters differ, of which transformers obeys the first: remove one of them"
     stretch = _stretch_kind(_rope(fields))
     if stretch not in ("default", "linear", "llama3"):
         yield f"rotary positions of type {stretch} are not known; known are default, linear and llama3"
@@ -185,6 +193,12 @@ def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _rope(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of the rotary positions, which older files call `rope_scaling`."""
     return fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+
+
+def _with_theta(fields: Mapping[str, Any], rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with those that they leave to older keys and to the defaults."""
+    given = {key: value for key, value in rope.items() if value is not None and key != "type"}
+    return {"rope_theta": fields.get("rope_theta") or 10_000.0, **given, "rope_type": _stretch_kind(rope)}
 
 
 def _stretch_kind(rope: Mapping[str, Any]) -> str:

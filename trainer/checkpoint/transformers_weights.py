@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
 
 _MAX_INDEX_BYTES = 64 << 20
-_BUFFERS = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
-"""Tensors of older files that follow from the configuration."""
+_BUFFERS = {"llama": re.compile(r"\.rotary_emb\.inv_freq$"), "gpt2": re.compile(r"\.attn\.(masked_)?bias$")}
+"""Tensors of older files that follow from the configuration, by family."""
+_NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_MAX_SHOWN = 40
 
 
 def load_weights(layers: Mapping[int, nn.Module], directory: Path, config: ModelConfig, part: Slice) -> None:
@@ -52,8 +54,7 @@ def load_weights(layers: Mapping[int, nn.Module], directory: Path, config: Model
                 parameters[name].copy_(sliced)
             if number == 0 and config.is_tied:
                 _refuse_other_output(directory, config, read)
-                read.refuse_unread(layer_name(config, config.layers + 3))
-            read.refuse_unread(layer_name(config, number))
+        read.refuse_rest(config, layers)
 
 
 def _pad(rows: Tensor, count: int) -> Tensor:
@@ -82,7 +83,8 @@ class _Reader:
         self._directory, self._stack = directory, stack
         self._files: dict[str, Any] = {}
         self._map = dict(_map_names(directory, self))
-        self._unread = {name for name in self._map if not _BUFFERS.search(name)}
+        self._unread = set(self._map)
+        self._broken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._map
@@ -92,14 +94,28 @@ class _Reader:
         if known is None:
             raise Refused(f"{self._directory} has no tensor {name}")
         self._unread.discard(known)
-        return self.open(self._map[known]).get_tensor(known).float()
+        tensor = self.open(self._map[known]).get_tensor(known)
+        if tensor.dtype not in _NUMBERS or not tensor.float().isfinite().all():
+            self._broken.add(f"{known} ({str(tensor.dtype).removeprefix('torch.')})")
+        exact: Tensor = tensor.float()
+        return exact
 
-    def refuse_unread(self, layer: str) -> None:
-        """Raise Refused if a tensor of `layer` was not read: the model does more than this trainer."""
-        prefixes = tuple(f"{spelled}." for spelled in _spellings(layer))
-        if left := sorted(name for name in self._unread if name.startswith(prefixes)):
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise Refused(f"{self._directory} has {left[0]}{more}, which the model of its config.json does not have")
+    def refuse_rest(self, config: ModelConfig, layers: Iterable[int]) -> None:
+        """Raise Refused if a tensor would be left out or holds no plain numbers, with the names of all of them.
+
+        Tensors of layers that this rank does not hold are the matter of the ranks that do.
+        """
+        elsewhere = set(range(config.layers + 4)) - set(layers) - ({config.layers + 3} if config.is_tied else set())
+        names = (layer_name(config, number) for number in elsewhere)
+        prefixes = tuple(f"{spelled}." for name in names if name for spelled in _spellings(name))
+        buffers = _BUFFERS.get(config.family)
+        output = f"{layer_name(config, config.layers + 3)}.weight"
+        left = {name for name in self._unread if not (name.startswith(prefixes) or (buffers and buffers.search(name)))}
+        left -= {output} if config.is_tied else set()
+        problems = [f"{_listed(left)}, which the model of its config.json does not have"] if left else []
+        problems += [f"{_listed(self._broken)}, with quantised or infinite numbers or NaN"] if self._broken else []
+        if problems:
+            raise Refused(f"{self._directory} has {'; and '.join(problems)}")
 
     def open(self, file: str) -> Any:
         """Return the open file. Raises Refused if it is missing or no safetensors file."""
@@ -115,21 +131,26 @@ class _Reader:
         return self._files[file]
 
 
+def _listed(names: set[str]) -> str:
+    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(sorted(names)[:_MAX_SHOWN]) + more
+
+
 def _spellings(name: str) -> tuple[str, str]:
     """Return the name with and without the prefix that GPT-2's and BLOOM's own files leave out."""
     return name, name.removeprefix("transformer.")
 
 
 def _map_names(directory: Path, reader: _Reader) -> Iterator[tuple[str, str]]:
-    """Yield the names of all tensors and the file that holds each."""
-    if not (directory / INDEX).exists():
+    """Yield the names of all tensors and the file that holds each, also of those that the index leaves out."""
+    if (directory / SINGLE).exists():  # as transformers prefers
         yield from ((name, SINGLE) for name in reader.open(SINGLE).keys())  # noqa: SIM118 - no mapping
         return
     try:
         weight_map = json.loads(read_bounded(directory / INDEX, _MAX_INDEX_BYTES, follow=True))["weight_map"]
-        for name, file in weight_map.items():
+        for file in sorted(set(weight_map.values())):
             if Path(file).name != file:
                 raise Refused(f"{directory}/{INDEX} names {file!r:.80}, which is not a file of its directory")
-            yield name, file
+            yield from ((name, file) for name in reader.open(file).keys())  # noqa: SIM118 - no mapping
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refused(f"{directory}/{INDEX} cannot be understood: {error!r}") from error

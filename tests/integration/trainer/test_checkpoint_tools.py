@@ -55,42 +55,6 @@ def test_every_flipped_byte_is_detected(copy):
     assert manifest.verify(copy) == []
 
 
-def test_shrink_keeps_only_used_storage(copy):
-    import torch  # noqa: PLC0415 - may be absent
-
-    name = "rank-00000.pt"
-    tensor = torch.arange(100_000)[10:20]
-    torch.save({"torch": tensor, "again": [tensor]}, copy / name)
-    content = manifest.read_manifest(copy)
-    from opsctl.trainer.checkpoint.rewrite import _hash_files  # noqa: PLC0415 - torch may be absent
-
-    (copy / "COMPLETE").unlink()
-    (copy / "manifest.json").unlink()
-    manifest.write_manifest(copy, replace(content, files=_hash_files(copy)))
-    before = (copy / name).stat().st_size
-
-    assert "799920 unused bytes in 1 files (dry run)" in run_tool("shrink", copy, "--dry-run")
-    assert (copy / name).stat().st_size == before
-    run_tool("shrink", copy)
-    assert (copy / name).stat().st_size < 3000
-    assert torch.equal(torch.load(copy / name)["again"][0], tensor)
-    assert manifest.verify(copy) == []
-    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
-    assert ": 0 unused bytes in 0 files" in run_tool("shrink", copy)
-
-
-@pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
-def test_interrupted_shrink_is_finished(copy, named, capsys):
-    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
-
-    copy.rename(copy.with_name("before-shrinking-step-0000020"))
-    shutil.copytree(copy.with_name("before-shrinking-step-0000020"), copy.with_name("shrunk-step-0000020"))
-    assert main(["shrink", str(named(copy))]) == 0
-    assert manifest.verify(copy) == []
-    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
-    assert str(copy) in capsys.readouterr().out
-
-
 def change_version(checkpoint):
     text = (checkpoint / "manifest.json").read_text().replace('"format": 1', '"format": 7')
     (checkpoint / "manifest.json").write_text(text)
@@ -290,4 +254,3 @@ def test_opsctl_export_gives_the_same_logits(uninterrupted, tmp_path):
     assert json.loads(done.stdout)[0]["difference"] < 1e-5
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
     assert run_command("export", tmp_path / "gpt2").returncode == 2
-    assert "step-0000020: 0 unused bytes in 0 files (dry run)" in run_command("shrink", "--dry-run").stdout

@@ -21,8 +21,8 @@ from safetensors import torch as safetensors
 from opsctl.trainer import gpt
 from opsctl.trainer.architecture import layers
 from opsctl.trainer.checkpoint.__main__ import main
-from opsctl.trainer.checkpoint.export import compare
-from opsctl.trainer.checkpoint.transformers_config import read_model, write_config
+from opsctl.trainer.checkpoint.export import compare, kind_of
+from opsctl.trainer.checkpoint.transformers_config import read_fields, read_model, write_config
 from opsctl.trainer.checkpoint.transformers_names import from_transformers, to_transformers
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.errors import Refused
@@ -91,6 +91,12 @@ def compute_logits(config, directory, tokens):
         for module in built[:-1]:
             x = (stored[0] if module is built[0] else module)(x)
         return gpt.logits(built[0], x) if config.is_tied else built[-1](x)
+
+
+def refuse_loading(directory, words):
+    """Load all layers, as one rank does."""
+    with pytest.raises(Refused, match=words):
+        compute_logits(read_model(directory), directory, torch.zeros(1, 8, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -235,16 +241,72 @@ def test_missing_tensor_is_named(tmp_path):
     tensors = safetensors.load_file(tmp_path / "model.safetensors")
     tensors.pop("model.layers.1.mlp.up_proj.weight")
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(Refused, match=r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
-        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+    refuse_loading(tmp_path, r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight")
 
 
-@pytest.mark.parametrize(*read_cases(__file__, "tensor_that_would_be_left_out_is_refused"))
-def test_tensor_that_would_be_left_out_is_refused(tmp_path, name, tensor):
+@pytest.mark.parametrize(*read_cases(__file__, "tensors_that_would_be_left_out_are_refused_by_all_their_names"))
+def test_tensors_that_would_be_left_out_are_refused_by_all_their_names(tmp_path, name, tensors):
     save_model(name, tmp_path)
-    add_tensor(tmp_path, tensor, torch.ones(32))
-    with pytest.raises(Refused, match=f"has {re.escape(tensor)}, which"):
-        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+    for tensor in tensors:
+        add_tensor(tmp_path, tensor, torch.ones(32))
+    refuse_loading(
+        tmp_path, f"has {re.escape(', '.join(sorted(tensors)))}, which the model of its config.json does not"
+    )
+
+
+def test_tensor_that_only_a_shard_names_is_refused(tmp_path):
+    save_model("llama", tmp_path)
+    names = safetensors.load_file(tmp_path / "model.safetensors").keys()
+    add_tensor(tmp_path, "score.weight", torch.ones(32))
+    (tmp_path / "model.safetensors").rename(tmp_path / "shard.safetensors")
+    index = {"weight_map": dict.fromkeys(names, "shard.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuse_loading(tmp_path, r"has score\.weight, which")
+
+
+def test_rank_leaves_the_layers_of_others_to_them(tmp_path):
+    save_model("llama", tmp_path)
+    add_tensor(tmp_path, "model.layers.1.odd.weight", torch.ones(32))
+    config = read_model(tmp_path)
+    first, second = (layers(config, seed=1, part=Slice())[number].build() for number in (2, 3))
+    load_weights({2: first}, tmp_path, config, Slice())
+    with pytest.raises(Refused, match=r"has model\.layers\.1\.odd\.weight, which"):
+        load_weights({3: second}, tmp_path, config, Slice())
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "bool"])
+def test_numbers_that_stand_for_others_are_refused(tmp_path, kind):
+    save_model("llama", tmp_path)
+    names = [f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up")]
+    for name in names:
+        add_tensor(tmp_path, name, torch.zeros(80, 32).to(getattr(torch, kind)))
+    refuse_loading(tmp_path, f"{names[0]} .{kind}., {names[1]} .{kind}., with quantised")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_refused_by_all_their_names(tmp_path, value):
+    save_model("llama", tmp_path)
+    broken = torch.ones(32)
+    broken[7] = value
+    names = ["model.layers.0.input_layernorm.weight", "model.norm.weight"]
+    for name in names:
+        add_tensor(tmp_path, name, broken)
+    refuse_loading(tmp_path, f"{names[0]} .float32., {names[1]} .float32., with quantised or infinite numbers or NaN")
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "two_settings_of_positions_must_agree"))
+def test_two_settings_of_positions_must_agree(tmp_path, scaling, parameters, agree):
+    save_model("llama", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": scaling, "rope_parameters": parameters}))
+    if agree:
+        assert (
+            read_model(tmp_path).theta
+            == transformers.AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"]
+        )
+        return
+    with pytest.raises(Refused, match="rope_scaling and rope_parameters differ"):
+        read_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +362,17 @@ def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
     assert main(["import", str(tmp_path / "nowhere")]) == 2
 
 
+@pytest.mark.parametrize("name", ["mistral", "llama3-tied", "bloom", "gpt2"])
+def test_export_states_what_import_took(tmp_path, name):
+    """Though samples are shorter and the vocabulary is larger."""
+    save_model(name, tmp_path)
+    fields = read_fields(tmp_path)
+    config = read_model(tmp_path, sequence=32).model_copy(update={"vocabulary": 272})
+    kept = {"model_type", "architectures", "max_position_embeddings", "seq_length", "sliding_window"} & fields.keys()
+    assert kind_of(tmp_path, config).items() >= {key: fields[key] for key in kept}.items()
+    assert kind_of(tmp_path, config.model_copy(update={"layers": 1})) == {}
+
+
 def spoil(path):
     """Change one weight of a file."""
     tensors = safetensors.load_file(path)
@@ -314,11 +387,13 @@ def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
     run_ranks(tmp_path, 4, config, steps=3, save=True)
     checkpoint = tmp_path / "checkpoints" / "step-0000003"
     (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "config.json").write_text('{"eos_token_id": 256}')
+    (tmp_path / "hf" / "config.json").write_text('{"eos_token_id": [256, 7]}')
+    (tmp_path / "hf" / "generation_config.json").write_text('{"eos_token_id": [256, 7]}')
     (tmp_path / "hf" / "tokenizer.json").write_text("{}")
     assert main(["export", str(checkpoint), str(tmp_path / "out"), "--tokenizer", str(tmp_path / "hf")]) == 0
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 256
+    for file in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "out" / file).read_text())["eos_token_id"] == [256, 7]
     assert compare(checkpoint, tmp_path / "out") <= 1e-5
     spoil(tmp_path / "out" / "model-00003-of-00006.safetensors")
     assert main(["compare", str(checkpoint), str(tmp_path / "out")]) == 1
