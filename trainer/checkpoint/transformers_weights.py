@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class _Reader:
         """
         elsewhere = set(range(config.layers + 4)) - set(layers) - ({config.layers + 3} if config.is_tied else set())
         names = (layer_name(config, number) for number in elsewhere)
-        prefixes = tuple(f"{spelled}." for name in names if name for spelled in _spellings(name))
+        prefixes = tuple(chain.from_iterable(_spellings(f"{name}.") for name in names if name))
         buffers = _BUFFERS.get(config.family)
         output = f"{layer_name(config, config.layers + 3)}.weight"
         left = {name for name in self._unread if not (name.startswith(prefixes) or (buffers and buffers.search(name)))}
