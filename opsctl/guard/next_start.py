@@ -84,7 +84,7 @@ class NextStart:
         """Let the time pass that the decision asks for; return what becomes of the allocation then."""
         if restart.nodes and restart.pause_s:
             log.info("starting again in %.0f s: the same cause has repeated", restart.pause_s)
-            self.wait.pause(restart.pause_s)
+            self.wait.wait(restart.pause_s)
         if not (restart.nodes and restart.repair_s):
             return restart
         gpus = count_gpus_per_node(self.arrays.run) or 0

@@ -32,10 +32,6 @@ class RepairWait:
     alert: Callable[[], None]
     """Sends the alerts that follow from the journal."""
 
-    def pause(self, seconds: float) -> None:
-        """Wait until the time is over, or the task is to end."""
-        self._wait(seconds, until=lambda: False)
-
     def await_repair(self, seconds: float, nodes: Sequence[str], gpus_per_node: int) -> bool:
         """Keep the nodes until a person edits, releases or restarts the train; return whether a person has.
 
@@ -47,14 +43,14 @@ class RepairWait:
         self.arrays.journal.append(awaited)
         log.info("%s wait for a repair for %s: %.3g GPU hours", awaited.nodes, format_duration(seconds), gpu_hours)
         self.alert()
-        if self._wait(seconds, until=lambda: self._take_restart_switch() or self._is_repaired()):
+        if self.wait(seconds, until=lambda: self._take_restart_switch() or self._is_repaired()):
             self.arrays.release()
             return True
         log.info("the wait for a repair has ended without one")
         return False
 
-    def _wait(self, seconds: float, *, until: Callable[[], bool]) -> bool:
-        """Wait for at most `seconds`; return whether `until` has become true before."""
+    def wait(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for at most `seconds`, or until the task is to end; return whether `until` has become true before."""
         clock = self.arrays.journal.clock
         end_s = clock.monotonic() + seconds
         while not self.is_stopped():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from opsctl.guard.attempt_record import read_start
@@ -41,21 +41,20 @@ class _Queue:
     """Number of tasks without a start, by array."""
     started: set[str] = field(default_factory=set)
     is_held: bool = False
+    restarted: frozenset[str] = frozenset()
+    """The attempts after which the trainer was started again in the same allocation."""
     is_restarting: bool = False
-    """Whether the next start of a task uses the allocation of the last one."""
+    """Whether the newest attempt is one of them."""
 
     @property
     def bucket(self) -> Bucket:
-        if self.is_restarting:
+        if self.is_restarting and not self.is_held:
             return Bucket.RESTART
         if not any(self.arrays.values()) and not self.pending:
             return Bucket.NOT_QUEUED
         return Bucket.HELD if self.is_held else Bucket.QUEUE
 
     def take(self, event: Event) -> None:
-        self.is_restarting = isinstance(event, RestartDecided) or (
-            self.is_restarting and not isinstance(event, AttemptStarted)
-        )
         match event:
             case Submitting():
                 self.pending[event.nonce] = max(1, event.tasks)
@@ -74,6 +73,7 @@ class _Queue:
                 self._cancel(event)
 
     def _start(self, attempt: str) -> None:
+        self.is_restarting = attempt in self.restarted
         job = attempt.rpartition(".")[0]
         array = job.partition("_")[0]
         if array not in self.arrays and len(self.pending) == 1:
@@ -150,16 +150,23 @@ def add_jobs(attempts: Sequence[AttemptFacts], jobs: Sequence[JobRun]) -> list[A
         restarts[job.job] += 1
         if job.end is None or job.begin < first - MAX_START_DIFFERENCE_S:
             continue
-        numbers = [number for number, attempt in enumerate(merged) if attempt.attempt == name]
+        numbers = [number for number, known in enumerate(merged) if known.attempt == name or _is_start_in(known, job)]
         if not numbers:
             _insert(merged, _from_job(name, job, job.begin))
             continue
-        known = merged[numbers[0]]
-        if known.end is None and abs(known.begin - job.begin) < MAX_START_DIFFERENCE_S:
-            merged[numbers[0]] = replace(
+        known = merged[max(numbers)]
+        is_own = _is_start_in(known, job) or abs(known.begin - job.begin) < MAX_START_DIFFERENCE_S
+        if known.end is None and is_own:
+            merged[max(numbers)] = replace(
                 known, end=job.end, outcome=job.state.value, why=f"Slurm reports {job.state.value}"
             )
     return merged
+
+
+def _is_start_in(attempt: AttemptFacts, job: JobRun) -> bool:
+    """Whether an attempt is a start in this allocation, which may have had several."""
+    is_same_task = attempt.attempt.rpartition(".")[0] == job.job
+    return is_same_task and (job.begin or 0.0) <= attempt.begin <= (job.end or 0.0)
 
 
 def _insert(attempts: list[AttemptFacts], attempt: AttemptFacts) -> None:
@@ -180,9 +187,10 @@ def _from_job(name: str, job: JobRun, begin: float) -> AttemptFacts:
     )
 
 
-def find_waits(events: Iterable[Event], *, end: float) -> Iterator[IdleSpan]:
+def find_waits(events: Sequence[Event], *, end: float) -> Iterator[IdleSpan]:
     """Yield the reasons for waiting from the first submission to `end`, running attempts not considered."""
-    queue, begin, bucket = _Queue(), None, Bucket.NOT_QUEUED
+    restarted = frozenset(event.attempt for event in events if isinstance(event, RestartDecided))
+    queue, begin, bucket = _Queue(restarted=restarted), None, Bucket.NOT_QUEUED
     for event in events:
         queue.take(event)
         # Clocks of hosts differ: events keep the journal's order, and time does not go back.

@@ -155,6 +155,10 @@ class Report:
     confidence: Reliability = Reliability.HIGH
     node_speeds: Mapping[str, NodeSpeed] = field(default_factory=dict)
     """By node: its step times against those of its partners, over all trains. Only nodes with step times."""
+    restarts: int = 0
+    """How often the trainer was started again in its allocation."""
+    mean_queue_s: float | None = None
+    """The mean wait of a task in the queue after an earlier task; None if no task has waited."""
     is_progress_known: bool = True
     """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
@@ -177,6 +181,13 @@ class Report:
         rest_s = self.wall_s - self.buckets[Bucket.QUEUE]
         is_known = self.is_timed and self.is_progress_known and rest_s > 1e-9 * self.wall_s > 0
         return self.buckets[Bucket.EFFECTIVE] / rest_s if is_known else None
+
+    @property
+    def saved_s(self) -> float | None:
+        """What the restarts in place have saved: as many mean waits in the queue, less the time of the restarts."""
+        if self.mean_queue_s is None or not self.restarts:
+            return None
+        return self.restarts * self.mean_queue_s - self.buckets[Bucket.RESTART]
 
     @property
     def losses(self) -> list[tuple[Bucket, float]]:
@@ -248,6 +259,8 @@ def add_up(
         curves={name: curve.points() for name, curve in summary.curves.items()},
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
+        restarts=len({span.before for span in spans if span.bucket is Bucket.RESTART}),
+        mean_queue_s=_find_mean_queue(spans),
         causes=_list_causes(spans, attempts, [attempt.end_label for attempt, _ in reported]),
         confidence=confidence,
         periods=_split_periods(spans, window),
@@ -276,6 +289,12 @@ def _sum_buckets(spans: Iterable[Span]) -> Buckets:
     for span in spans:
         buckets[span.bucket] += span.end - span.begin
     return buckets
+
+
+def _find_mean_queue(spans: Sequence[Span]) -> float | None:
+    """Return the mean wait in the queue between two tasks, in seconds; None if no task has waited."""
+    waits = [span for span in spans if span.bucket is Bucket.QUEUE and span.before is not None]
+    return sum(span.end - span.begin for span in waits) / len({span.before for span in waits}) if waits else None
 
 
 def zero_buckets() -> Buckets:

@@ -13,28 +13,9 @@ from opsctl.base.units import format_count, format_duration, format_percent, for
 from opsctl.report.contents import AttemptReport, Reliability, Report, sort_losses
 from opsctl.telemetry.progress.effective_time import Bucket
 
-MEANING: dict[Bucket, str] = {
-    Bucket.EFFECTIVE: "steps done for the first time, at the usual time of a step",
-    Bucket.REPEATED: "steps that a previous attempt had done and lost",
-    Bucket.SLOW: "time of steps beyond the usual time",
-    Bucket.CHECKPOINT: "training stood still for a save",
-    Bucket.EVALUATION: "training stood still for an evaluation",
-    Bucket.START_UP: "from the start of a task to its first step",
-    Bucket.HANG: "from the last step to the end of a task that hung, crashed or lost a node",
-    Bucket.QUEUE: "submitted, waiting for Slurm to start a task",
-    Bucket.RESTART: "between two starts in the same allocation",
-    Bucket.HELD: "submitted, and held",
-    Bucket.NOT_QUEUED: "no task was in the queue",
-    Bucket.UNKNOWN: "no record shows what the time was spent on",
-}
-
-
-CONFIDENCE: dict[Reliability, str] = {
-    Reliability.HIGH: "every attempt has its recorded times",
-    Reliability.MEDIUM: "what the log does not show is left out or assumed; shares may be off by some points",
-    Reliability.LOW: "times or steps are missing; shares may be off by 10 points and more",
-}
-
+_MEANINGS = read_package_table("report/meanings.toml")
+MEANING = {Bucket(name): text for name, text in _MEANINGS["time"].items()}
+CONFIDENCE = {Reliability(name): text for name, text in _MEANINGS["confidence"].items()}
 MAX_SLOW_NODES = 5
 END_GROUPS: dict[str, dict[str, Any]] = read_package_table("report/end_groups.toml")
 
@@ -50,7 +31,8 @@ def find_end_group(cause_kind: str, outcome: str) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return the whole report with its ratios. Every bucket is present, in seconds."""
-    return {**asdict(report), "ettr": report.ettr, "ettr_without_queue": report.ettr_without_queue}
+    ratios = {"ettr": report.ettr, "ettr_without_queue": report.ettr_without_queue}
+    return {**asdict(report), **ratios, "saved_s": report.saved_s}
 
 
 def render_period(report: Report, at: datetime) -> str:
@@ -91,6 +73,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "without the queue", format_percent(report.ettr_without_queue)
     yield from _progress(report)
     yield "attempts", f"{len(report.attempts)}"
+    if report.restarts:
+        yield "restarts in place", _describe_restarts(report)
     if report.node_speeds:
         slow = {node: speed for node, speed in report.node_speeds.items() if speed.is_slow}
         parts = [f"{node} {speed}, {speed.attempts} attempts" for node, speed in list(slow.items())[:MAX_SLOW_NODES]]
@@ -98,6 +82,14 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "slow nodes", f"{'; '.join(parts) or 'none'}{more} ({len(report.node_speeds)} nodes with step times)"
     if report.confidence is not Reliability.HIGH:
         yield "confidence", f"{report.confidence.value}: {CONFIDENCE[report.confidence]}"
+
+
+def _describe_restarts(report: Report) -> str:
+    lost = f"{report.restarts}, {format_duration(report.buckets[Bucket.RESTART])} between two starts"
+    if report.saved_s is None or report.mean_queue_s is None:
+        return f"{lost}; what they saved is unknown: no task has waited in the queue after another"
+    saved = f"{'saved' if report.saved_s >= 0 else 'cost'} {format_duration(report.saved_s)}"
+    return f"{lost}; {saved}: a task waits {format_duration(report.mean_queue_s)}"
 
 
 def _progress(report: Report) -> Iterator[tuple[str, str]]:

@@ -96,13 +96,14 @@ def median_of_known(figures: Iterable[float | None]) -> float | None:
 
 
 def measure_waits(history: TrainHistory) -> list[float]:
-    """Return the seconds from the end of every attempt to the start of the next, holds included.
+    """Return the seconds from the end of every attempt to the start of the next task, holds included.
 
     The end of an attempt that was finalized only by the next attempt is unknown, and so is the wait after it.
     """
     attempts = sorted(history.started.items(), key=lambda attempt: attempt[1])
     waits = []
-    for (attempt, _), (_, start) in pairwise(attempts):
-        if ended := history.finalized.get(attempt):
+    for (attempt, _), (following, start) in pairwise(attempts):
+        is_in_place = attempt.rpartition(".")[0] == following.rpartition(".")[0]
+        if (ended := history.finalized.get(attempt)) and not is_in_place:
             waits.append((start - ended.when).total_seconds())
     return [wait for wait in waits if wait > SAME_MOMENT_S]

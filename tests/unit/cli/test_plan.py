@@ -161,11 +161,12 @@ def test_waits_are_between_attempts() -> None:
         return AttemptFinalized(at=at(hour).isoformat(), attempt=attempt, outcome="finished", action="go-on", why="")
 
     history = TrainHistory(
-        started={"7_1.0": at(0), "7_2.0": at(22), "7_3.0": at(45), "7_4.0": at(66)},
+        started={"7_1.0": at(0), "7_2.0": at(22), "7_3.1": at(60.5), "7_3.0": at(45), "7_4.0": at(66)},
         finalized={
             "7_1.0": finalized("7_1.0", 20),
             "7_2.0": finalized("7_2.0", 45.001),
-            "7_3.0": finalized("7_3.0", 65),
+            "7_3.0": finalized("7_3.0", 60),
+            "7_3.1": finalized("7_3.1", 65),
         },
     )
     assert measure_waits(history) == [2 * 3600, 3600]

@@ -1,13 +1,17 @@
 """An attempt in the journal, in its own record and in accounting. `pytest tests/unit/report`"""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from opsctl.base.model import JobState
 from opsctl.guard.end_record import Outcome
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
+from opsctl.report.formats import facts
 from opsctl.slurm.past_jobs import JobRun
+from opsctl.state.events import RestartDecided
+from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_reports import BEGIN, Train
 
 
@@ -29,6 +33,27 @@ def test_attempt_begins_at_the_time_of_its_record(tmp_path: Path) -> None:
 def test_unfinalized_attempt_ends_as_in_accounting() -> None:
     (attempt,) = add_jobs([AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0)], [job("7_1", 1001, 1500)])
     assert (attempt.begin, attempt.end, attempt.outcome) == (1000, 1500, "NODE_FAIL")
+
+
+def test_last_start_in_an_allocation_ends_with_its_job() -> None:
+    starts = [AttemptFacts(attempt=f"7_1.{number}", nodes="", begin=1000.0 + 100 * number) for number in range(3)]
+    starts[:2] = [replace(start, end=start.begin + 90, outcome=Outcome.CRASHED) for start in starts[:2]]
+    *_, last = add_jobs(starts, [job("7_1", 1000, 1500)])
+    assert (last.attempt, last.end) == ("7_1.2", 1500)
+
+
+def test_report_counts_what_restarts_in_place_have_saved(tmp_path: Path) -> None:
+    train = Train(tmp_path)
+    train.submit(0)
+    for begin, name in ((0, "7_1.0"), (110, "7_1.1"), (310, "7_2.0")):
+        train.start(begin, name)
+        train.end(begin + 100, Outcome.CRASHED)
+        if name == "7_1.0":
+            train.note(105, RestartDecided(attempt=name, nodes="node001", spares="", why=""))
+    report = train.report(410)
+    assert (report.restarts, report.buckets[Bucket.RESTART], report.mean_queue_s) == (1, 10, 100)
+    assert report.saved_s == 90
+    assert dict(facts(report))["restarts in place"] == "1, 10s between two starts; saved 1m 30s: a task waits 1m 40s"
 
 
 def test_later_job_with_same_id_is_another_attempt() -> None:
