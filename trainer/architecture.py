@@ -3,8 +3,6 @@
 Activations between layers are [micro_batch, tokens that a rank holds, hidden].
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ The blocks are compiled in place, so that names of weights, checkpoints and Deep
 If a block of any rank does not compile, or computes other numbers than before, the whole run stays uncompiled.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Beside the activations, layers hand on `starts` [b, s]: the place in the sample at which the document of a token begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 

@@ -4,8 +4,6 @@ Activations between layers are [micro_batch, tokens that a rank holds, hidden]. 
 layout.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

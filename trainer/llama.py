@@ -4,8 +4,6 @@ The formulas follow transformers' modeling_llama.py, in the order of its roundin
 same logits there.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

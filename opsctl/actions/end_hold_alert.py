@@ -1,7 +1,5 @@
 """End the alert of a hold as soon as a person ends the hold: pages and `opsctl status` need no watch cycle for it."""
 
-from __future__ import annotations
-
 import contextlib
 
 from opsctl.app import App

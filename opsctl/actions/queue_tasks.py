@@ -1,7 +1,5 @@
 """Queue more tasks of a train as it is: `opsctl launch --after` with the settings in its run directory."""
 
-from __future__ import annotations
-
 from opsctl.actions.end_hold_alert import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult

@@ -1,8 +1,6 @@
 """Hold, release and switch a train: the actions of `opsctl hold`, `release`, `save-switch` and `kill-switch arm`, and
 of the pages of `opsctl dash`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Inputs that nobody knows are drawn from the published ranges of kinds of clusters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ out, every attempt on this node dies at its start. Lemons are nodes that fail mo
 taken out returns healthy, and a spare replaces the node until then.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator

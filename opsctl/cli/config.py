@@ -1,7 +1,5 @@
 """`opsctl config` and `opsctl init`: starter files, checks, the reference of all keys, JSON schemas."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection, Iterator

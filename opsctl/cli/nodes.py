@@ -1,7 +1,5 @@
 """`opsctl nodes`, `drain-bad-nodes`, `undrain-good-nodes`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`opsctl hold`, `release` and `cancel`: act on every array of a train."""
 
-from __future__ import annotations
-
 import click
 
 from opsctl.actions.end_hold_alert import end_hold_alert

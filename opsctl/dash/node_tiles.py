@@ -1,7 +1,5 @@
 """The nodes of the cluster with their health and its evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

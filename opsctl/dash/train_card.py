@@ -1,7 +1,5 @@
 """What the page shows of one train in the overview: headline, progress, figures and alerts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The headline of a train: one sentence with a tone, from the status of the train. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

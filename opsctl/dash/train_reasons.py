@@ -1,7 +1,5 @@
 """Why a train is in its state, the line that proves it, and what to do about it; how far a rollback is. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime

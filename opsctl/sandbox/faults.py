@@ -1,7 +1,5 @@
 """Inject faults into slurmd and slurmctld, by process id."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """`opsctl dash` in a real browser over a bad line: lost updates, a broken stream, a second tab, a lost train."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

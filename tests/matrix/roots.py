@@ -1,7 +1,5 @@
 """Minimal roots of a distribution's suites: built once by debootstrap, kept as tarballs, entered in namespaces."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

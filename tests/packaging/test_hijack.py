@@ -1,7 +1,5 @@
 """Files of a user with the names of modules of opsctl or Python, in the working directory or on PYTHONPATH."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

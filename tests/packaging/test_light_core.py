@@ -1,7 +1,5 @@
 """The core without the packages of any extra: working commands, and messages that name the missing extra."""
 
-from __future__ import annotations
-
 import tomllib
 import zipfile
 from importlib.metadata import distribution

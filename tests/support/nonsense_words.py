@@ -4,8 +4,6 @@ Nonsense are the sentences and advice of the package's tables, the words of reas
 texts of exceptions, of arguments such as `why` and `hint`, and of functions that describe. Values in the texts stay.
 """
 
-from __future__ import annotations
-
 import ast
 import codecs
 import importlib.abc

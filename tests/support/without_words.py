@@ -1,7 +1,5 @@
 """Run tests with nonsense for opsctl's words."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

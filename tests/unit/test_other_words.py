@@ -4,8 +4,6 @@ Left out are the tests that read words themselves, in tests/support/tests_of_wor
 look at its failure: the words differ, and what was decided does not.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.without_words import run_without_words

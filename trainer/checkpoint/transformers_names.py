@@ -1,7 +1,5 @@
 """Tensors of a layer under the names and in the arrangement of Hugging Face's transformers, in both directions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

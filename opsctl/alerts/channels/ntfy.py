@@ -4,8 +4,6 @@ ntfy names no sender. Who may subscribe to the topic of the alerts has the signe
 channel of their own and lists `ntfy:CHANNEL` in [alerts.people].
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta

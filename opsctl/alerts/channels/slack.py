@@ -1,7 +1,5 @@
 """Slack, by an incoming webhook or by a bot; a bot can reply in threads, and read the answers in them."""
 
-from __future__ import annotations
-
 import html
 import logging
 import re

@@ -3,8 +3,6 @@
 `python -m tests.endurance.kills.restarts PLACE FIRST LAST` runs the trials with these seeds, one after the other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

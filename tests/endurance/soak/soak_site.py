@@ -1,7 +1,5 @@
 """The settings of the soak's site, and the long silence of its Slurm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.support.cases import read_table

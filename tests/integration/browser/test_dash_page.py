@@ -1,7 +1,5 @@
 """`opsctl dash` in a real browser: phone, desk and wall, actions with and without rights, hostile text."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The report page in a real browser: `pytest tests/integration/browser`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A bug that ends every attempt at one step, on a real Slurm: one alert, whose command works, until a person acts."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A foreign trainer with a checkpoint path of its own, on a real Slurm: which histories hold the train."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path

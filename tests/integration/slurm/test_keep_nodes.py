@@ -1,7 +1,5 @@
 """A failure that the allocation survives: the trainer starts again in the same job, on the same nodes or on spares."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

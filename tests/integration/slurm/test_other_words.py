@@ -1,7 +1,5 @@
 """On a real Slurm as well, trains are held, reconciled and freed of bad nodes by values, not by words."""
 
-from __future__ import annotations
-
 from tests.support.without_words import run_without_words
 
 

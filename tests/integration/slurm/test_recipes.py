@@ -1,7 +1,5 @@
 """The recipes of foreign trainers in examples/, checked against a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Real daemons that do not start for a known reason: the message names the cause."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

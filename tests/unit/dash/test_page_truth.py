@@ -1,7 +1,5 @@
 """What the pages may claim: tiers of need, age of data, figures of held trains, progress, nodes and alerts."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Rows of the catalogue of causes classify real lines."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

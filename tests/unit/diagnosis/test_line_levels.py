@@ -1,7 +1,5 @@
 """The level of a line: what ends a program, what the program survives, and what it prints without a mark."""
 
-from __future__ import annotations
-
 import pytest
 
 from opsctl.diagnosis.causes import CauseKind, LineLevel, Weight, classify, find_level, is_exception

@@ -1,7 +1,5 @@
 """Logs of other people's trainings: prefixes, colours, summaries of launchers, ends without a known error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which histories of attempts hold a train, and which let the train go on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """What happens between two starts in one allocation, and beside another task of the train."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 

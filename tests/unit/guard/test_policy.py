@@ -1,7 +1,5 @@
 """What opsctl proposes instead of doing, as `[policy]` says, and what follows once a person confirms."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What becomes of the allocation after an attempt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When a waiting train is expected to start."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The parts of a sandbox: limits, configuration files, sockets, and causes found in messages of Slurm and munge."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

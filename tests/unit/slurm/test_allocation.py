@@ -1,7 +1,5 @@
 """The environment of a start that uses a part of its job's nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from opsctl.slurm.allocation import ALLOCATED, CHOSEN, list_allocated, list_hosts, list_used, use_nodes

@@ -1,7 +1,5 @@
 """Alerts about attempts that failed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parsers raise nothing for any input, and an unknown never becomes a drain."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from hypothesis import example, given, settings
