@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from textwrap import shorten
 
 from opsctl.base.nodesets import expand_if_list
 from opsctl.diagnosis.blame import may_exclude
 from opsctl.diagnosis.causes import CauseKind, find_row
 from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
+
+MAX_CAUSE_CHARS = 100
+"""The subject of an alert also says how often, and how many tasks wait."""
 
 
 def describe_cause(history: TrainHistory) -> str:
@@ -26,7 +30,7 @@ def describe_cause(history: TrainHistory) -> str:
     if len(nodes) > 1 and is_of_node:
         on = f" on {len(nodes)} nodes, last {nodes[0]}"
     times = {0: "", 1: "", 2: ", twice"}.get(len(same), f", {len(same)} times in a row")
-    return f"{last.says}{on}{times}"
+    return f"{shorten(last.says, MAX_CAUSE_CHARS, placeholder='…')}{on}{times}"
 
 
 def list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:

@@ -107,7 +107,7 @@ class AlertLedger:
             state.silences = [other for other in state.in_force(now) if other.pattern != pattern]
             if now < until:
                 state.silences.append(silence)
-        self.journal("silence", pattern=pattern, until=until, reason=reason)
+        self.journal("silence", pattern=pattern, until=until, reason=reason, by=silence.by)
         return silence
 
     def ack(self, key: str, reason: str, *, by: str = "") -> LedgerEntry:
@@ -116,7 +116,7 @@ class AlertLedger:
             acknowledged = Acknowledgement(by=by or actor(), at=self.clock.now(), reason=_printable(reason))
             entry = replace(_find_open(state, key), acknowledged=acknowledged)
             state.entries[key] = entry
-        self.journal("ack", key=key, reason=reason)
+        self.journal("ack", key=key, reason=reason, by=acknowledged.by)
         return entry
 
     def find(self, key: str) -> LedgerEntry:

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 
 
 class JobState(StrEnum):
@@ -55,30 +56,8 @@ class JobState(StrEnum):
         return not (self.is_waiting or self.is_final or self is JobState.UNKNOWN)
 
 
-_WAITING = frozenset(
-    {
-        JobState.PENDING,
-        JobState.REQUEUED,
-        JobState.REQUEUE_FED,
-        JobState.REQUEUE_HOLD,
-        JobState.RESV_DEL_HOLD,
-        JobState.SPECIAL_EXIT,
-    }
-)
-_FINAL = frozenset(
-    {
-        JobState.BOOT_FAIL,
-        JobState.CANCELLED,
-        JobState.COMPLETED,
-        JobState.DEADLINE,
-        JobState.FAILED,
-        JobState.NODE_FAIL,
-        JobState.OUT_OF_MEMORY,
-        JobState.PREEMPTED,
-        JobState.REVOKED,
-        JobState.TIMEOUT,
-    }
-)
+_STATES = read_package_table("base/job_states.toml")
+_WAITING, _FINAL = (frozenset(map(JobState, _STATES[name])) for name in ("waiting", "final"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

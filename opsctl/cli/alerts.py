@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.alerts import dispatch
+from opsctl.alerts.alert_history import AlertEvent, read_alert_history
 from opsctl.alerts.duty import find_shift, is_in_force
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
@@ -29,10 +30,18 @@ from opsctl.cli.output import (
     print_table,
     print_text,
     print_unless_json,
+    train_argument,
     wants_json,
 )
+from opsctl.state.events import Cancelled, Held, HoldReleased, Submitted
 from opsctl.state.journal import actor
 
+DECISIONS = {
+    Held: "held",
+    HoldReleased: "released",
+    Submitted: "launched",
+    Cancelled: "cancelled",
+}
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 
 MAX_CHECK_AGE = timedelta(hours=2)
@@ -118,6 +127,32 @@ def show(app: App, key: str) -> None:
     if entry.acknowledged:
         lines.append(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
     print_result(_as_data(ledger.read(), entry, app.clock.now()), "\n".join(lines))
+
+
+@alerts.command()
+@train_argument
+@app_and_json
+def history(app: App, train: str) -> None:
+    """Show the alerts of a train, and who did what about them.
+
+    Alerts, answers from phones, actions on pages, and decisions about TRAIN with their authors, the oldest first.
+
+    \b
+    opsctl alerts history tiny-gpt
+    opsctl alerts history tiny-gpt --json
+    """
+    run = app.find(train)
+    rows = read_alert_history(app.site_dir.alerts, run.name)
+    for event in app.journal(run).events():
+        if decision := DECISIONS.get(type(event)):
+            person = event.actor.partition("@")[0]
+            rows.append(AlertEvent(at=event.when, level="", key=run.name, text=decision, by=person))
+    rows.sort(key=attrgetter("at"))
+    if wants_json():
+        print_json(rows)
+        return
+    for row in rows:
+        print_text(" ".join(filter(None, [f"{row.at:%Y-%m-%d %H:%M:%S} UTC", row.by, row.level.upper(), row.text])))
 
 
 @alerts.command("test")

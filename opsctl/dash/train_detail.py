@@ -2,16 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-from opsctl.alerts.ledger_state import SEVERITY
+from opsctl.alerts.alert_history import AlertEvent, read_alert_history
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Level
 from opsctl.base.units import format_duration, format_percent
 from opsctl.dash.show_times import format_minute
 from opsctl.dash.train_figures import throughput_of
@@ -30,7 +26,6 @@ from opsctl.state.events import (
     RollbackUndone,
     RolledBack,
 )
-from opsctl.state.files import find_matches, parse_json, read_range
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.bounded_curve import BoundedCurve
@@ -87,17 +82,6 @@ class CurveMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertEvent:
-    """A change of severity, an acknowledgement or a silence."""
-
-    at: datetime
-    level: str
-    key: str
-    text: str
-    is_worse: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainDetail:
     """The slow part of a train's page, from the whole log."""
 
@@ -126,7 +110,7 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
     reading = read_train(run, events, now)
     report = reading.report
     rows = tuple(_list_attempts(report, events))
-    alerts = _read_alert_history(app.site_dir.alerts, run.name)
+    alerts = read_alert_history(app.site_dir.alerts, run.name)[-MAX_HISTORY:]
     marks = [*_mark_events(report, events), *_mark_alerts(report, alerts)]
     return TrainDetail(
         made=now,
@@ -283,37 +267,3 @@ def try_detail(app: App, run: RunDir) -> TrainDetail | str:
         return error.message
     except Exception as error:  # noqa: BLE001 (one train of another user must not end the server)
         return f"{type(error).__name__}: {error}"
-
-
-def _read_alert_history(alerts: Path, train: str) -> list[AlertEvent]:
-    """Return the events of the alerts of one train, the oldest first."""
-    events: list[AlertEvent] = []
-    for path in find_matches(alerts, "journal-*.jsonl"):
-        with suppress(OSError):
-            events += _parse_alert_lines(read_range(path, -MAX_TAIL_BYTES, MAX_TAIL_BYTES)[0], train)
-    return sorted(events, key=lambda event: event.at)[-MAX_HISTORY:]
-
-
-def _parse_alert_lines(data: bytes, train: str) -> Iterator[AlertEvent]:
-    for line in data.splitlines():
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
-            if event := _parse_record(parse_json(line), train):
-                yield event
-
-
-def _parse_record(record: dict[str, Any], train: str) -> AlertEvent | None:
-    """Return the event of one line; None for lines of other trains and of other kinds."""
-    key = str(record.get("key") or record.get("pattern") or "")
-    if train not in key.split("/"):
-        return None
-    at = datetime.fromisoformat(str(record["at"])).astimezone(UTC)
-    by = str(record.get("actor", "")).partition("@")[0]
-    reason = str(record.get("reason", ""))
-    if record["kind"] in {"ack", "accept", "silence"}:
-        verb = {"ack": "acknowledged", "accept": "accepted", "silence": "silenced"}[record["kind"]]
-        return AlertEvent(at=at, level="", key=key, text=f"{verb} by {by}: {reason}")
-    if "after" not in record:
-        return None
-    before, after = Level(record["before"]), Level(record["after"])
-    is_worse = SEVERITY[after] > SEVERITY[before]
-    return AlertEvent(at=at, level=after.value, key=key, text=str(record["summary"]), is_worse=is_worse)

@@ -6,26 +6,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from opsctl.base.tables import read_package_table
 from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.field_types import SettingsTable, must
 
-PATTERN_GROUPS = (
-    "step",
-    "total",
-    "loss",
-    "lr",
-    "grad_norm",
-    "step_s",
-    "step_ms",
-    "steps_per_s",
-    "tokens_per_s",
-    "ktokens_per_s",
-    "samples_per_s",
-    "samples",
-    "tokens",
-    "batch",
-    "tflops",
-)
+PATTERN_GROUPS: tuple[str, ...] = tuple(read_package_table("settings/progress.toml")["groups"])
 """The groups of `pattern`; the unit is a part of the name."""
 
 

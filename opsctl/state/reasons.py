@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from opsctl.base.tables import read_package_table
+
 
 class ReasonKind(StrEnum):
     AS_WRITTEN = "as-written"
@@ -124,17 +126,5 @@ def as_written(text: str) -> Reason:
 
 
 _UNKNOWN_PROGRESS = "neither steps nor checkpoints are known: [progress] of TRAIN.toml describes them"
-_WORDS: Mapping[str, str] = {
-    ReasonKind.AS_WRITTEN: "{reason.text}",
-    ReasonKind.DUPLICATE: "the same submission arrived twice",
-    ReasonKind.NOT_NEEDED: "{reason.attempt} {reason.outcome}: {reason.text}",
-    ReasonKind.ENDED: "{reason.text}",
-    ReasonKind.CRASH_LOOP: "{reason.count} attempts in a row under {reason.minutes:g} min without progress: {attempts}",
-    ReasonKind.FAULT_LOOP: "a {reason.cause_kind} fault ended {in_a_row} without progress: {reason.cause}",
-    ReasonKind.STANDSTILL: "{reason.count} attempts in a row made no progress{reached}: {attempts}",
-    ReasonKind.SWITCH: "{reason.switch} switch by {reason.by}{says}",
-    ReasonKind.HUNG: "{reason.text}",
-    ReasonKind.ROLLBACK: "{reason.text}",
-    ReasonKind.DIAGNOSIS: "{reason.cause_kind}: {reason.text}{place}",
-}
+_WORDS: Mapping[str, str] = read_package_table("state/reasons.toml")
 """Each class in words. For a stuck train, the end of its last attempt and the needed change are added."""

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,12 @@ from opsctl.base.statements import quote
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alert_channels import EmailTable
 from opsctl.settings.alerts import AlertSettings
+from opsctl.state.events import AttemptFinalized, Cancelled, Event, HoldReleased, Submitted
+from opsctl.state.reasons import as_written
+from opsctl.state.run_dir import RunDir
+from opsctl.watchdogs.failures import failures
 from tests.support.findings import make_finding
+from tests.support.made_events import make_diagnosed
 
 PLACE = Path(__file__).parents[1] / "corpus/alerts"
 AT = datetime(2026, 3, 1, 2, 10, tzinfo=UTC)
@@ -43,9 +49,42 @@ def load_changes() -> list[AlertTransition]:
     return changes
 
 
+BUG = {"cause_kind": "code", "cause": "python-error", "evidence": ("KeyError: 'image'",)}
+BUG |= {"says": "an error in the training program or its settings: KeyError: 'image'", "advice": "Read the traceback."}
+NODE = {"cause": "gpu-off-the-bus", "says": "GPU fell off the bus", "node": "node017", "advice": "Exclude the node."}
+ENDS = (
+    HoldReleased(jobs=("7301",)),
+    Submitted(nonce="n", array="7302"),
+    Cancelled(jobs=("7301",), reason=as_written("x")),
+)
+
+
+def list_states_of_the_queue() -> Iterator[AlertTransition]:
+    """Yield the alert of a train that a failure stopped, in every state of the queue, and its ends."""
+    for number, (cause, waiting, end) in enumerate(
+        [(BUG, 46, None), (BUG, 1, None), (BUG, 0, None), (BUG, None, None), (NODE, 46, None), (NODE, 0, None)]
+        + [(BUG, 46, end) for end in ENDS],
+        100,
+    ):
+        events: list[Event] = []
+        for attempt, action in (("7301_3.0", "continue"), ("7301_4.0", "hold-queued")):
+            events += [make_diagnosed(attempt=attempt, **cause)]
+            events += [AttemptFinalized(attempt=attempt, outcome="crashed", action=action, why="exit code 1")]
+        events += [end] if end else []
+        dated = [
+            replace(event, number=n, at=AT.isoformat(), actor="anna@login1:1") for n, event in enumerate(events, 1)
+        ]
+        [finding] = [
+            row for row in failures(RunDir(Path("/trains/tr11")), dated, AT, waiting=waiting) if row.key[-1] == "0"
+        ]
+        before = Level.CRITICAL if end else Level.OK
+        transition = Transition(id=f"{number:012}.1", finding=finding, before=before, at=AT)
+        yield AlertTransition(transition=transition, opened=AT - timedelta(minutes=35 if end else 0))
+
+
 def list_messages() -> Iterator[Message]:
     changes = load_changes()
-    for change in changes:
+    for change in (*changes, *list_states_of_the_queue()):
         yield render_single(change, RULES)
     batch = Batch(id="0123456789ab", number=1, changes=tuple(changes))
     yield render_group(batch, [change for change in changes if change.transition.finding.key == "loss/tr11"], RULES)

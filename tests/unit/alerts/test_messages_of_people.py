@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.alerts import answer_memory
+from opsctl.alerts import answer_memory, dispatch
+from opsctl.alerts.alert_history import read_alert_history
 from opsctl.alerts.answer import RawAnswer, find_person, sign
 from opsctl.alerts.channels import email, slack
 from opsctl.base.errors import InputError
@@ -157,3 +158,20 @@ def test_time_of_day_is_the_next_one_of_the_site(world):
     write(world, "silence until 08:00")
     [silence] = world.ledger.read().silences
     assert silence.until == datetime(2026, 3, 29, 6, 0, tzinfo=UTC)
+
+
+def test_history_names_who_did_what_in_order(world):
+    dispatch.send_alerts(world.alerting)  # journals the transition
+    for id, (text, sender) in enumerate([("ack: on it", "U0ANNA"), ("what is it?", "U0BEN"), ("hold", "U0BEN")]):
+        world.clock.forward(minutes=1)
+        write(world, text, id=str(id), sender=sender)
+    world.record("C", "hang/other", train="other")
+    dispatch.send_alerts(world.alerting)
+    events = read_alert_history(world.site.alerts, "gpt")
+    assert [(event.by, event.text) for event in events] == [
+        ("opsctl", "it is critical"),
+        ("anna by team", "acknowledged by anna by team: on it"),
+        ("anna", "hang/gpt acknowledged"),
+        ("ben", "not understood: what is it?"),
+        ("ben", "gpt: to hold, answer confirm within 1h; nothing done yet"),
+    ]
