@@ -41,10 +41,14 @@ def trains(slurm: Sandbox, ntfy: NtfyServer) -> Iterator[Trains]:
             file.write(CHANNEL.format(url=ntfy.url))
         trains.site.chmod(0o600)
         trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
-        alerting = trains.app.alerting
-        alerting.ledger.record([make_finding(key="loss/t/x", level=Level.CRITICAL, summary="loss diverges", train="t")])
-        dispatch.send_alerts(alerting)
+        send_alert(trains, "loss/t/x")
         yield trains
+
+
+def send_alert(trains: Trains, key: str) -> None:
+    alerting = trains.app.alerting
+    alerting.ledger.record([make_finding(key=key, level=Level.CRITICAL, summary="loss diverges", train="t")])
+    dispatch.send_alerts(alerting)
 
 
 def test_answer_holds_and_releases_the_queue(trains: Trains, ntfy: NtfyServer) -> None:
@@ -62,7 +66,8 @@ def test_answer_holds_and_releases_the_queue(trains: Trains, ntfy: NtfyServer) -
     assert {HoldReleased, RequestDone} <= set(trains.kinds())
 
     arm(trains.run(), Switch.PAUSE, why="maintenance")
-    press(release)
+    send_alert(trains, "loss/t/y")  # with buttons of its own: each counts once
+    press(ntfy.topics["alerts"][-1]["actions"][1])
     trains.opsctl("watch", "failures", "--once")
     assert all(job.is_held for job in trains.rows()), "an armed switch is stronger than an answer"
     assert any("armed the pause switch" in message["title"] for message in ntfy.topics["alerts"])
