@@ -1,37 +1,29 @@
 """Start the server of the pages: socket, links, and the loop until Ctrl-C."""
 
-import asyncio
-import contextlib
 import errno
 import getpass
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.extras import required
 from opsctl.base.nodesets import hostname
 from opsctl.dash.collect_site import collect_site
+from opsctl.dash.connections import PatientProtocol, read_sockets
 from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.refresher import Refresher
 from opsctl.dash.train_detail import try_detail
 from opsctl.dash.web_app import PageServer
-from opsctl.state.files import read_text
 from opsctl.state.run_dir import RunDir
 
 with required("dash"):
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 FIRST_PORT, PORTS = 20_000, 10_000
-REQUEST_WITHIN_S = 5.0
-"""From the start of a connection to the end of the headers of its first request."""
 LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp."""
-MAX_TABLE_BYTES = 16 << 20
-"""About 100,000 sockets."""
 
 
 def own_port() -> int:
@@ -68,13 +60,7 @@ def open_socket(address: str, port: int) -> socket.socket:
 
 def _find_listener(port: int) -> int | None:
     """Return the uid that listens on a port of this machine; None if unknown."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            rows = [line.split() for line in read_text(Path(table), MAX_TABLE_BYTES).splitlines()[1:]]
-            uids = [int(row[7]) for row in rows if row[3] == LISTENS and int(row[1].rpartition(":")[2], 16) == port]
-            if uids:
-                return uids[0]
-    return None
+    return next((uid for used, state, uid in read_sockets() if (used, state) == (port, LISTENS)), None)
 
 
 def make_links(access: PageAccess, port: int, prefix: str, *, address: str = "127.0.0.1") -> PageLinks:
@@ -102,23 +88,11 @@ def make_server(app: App, access: PageAccess, *, every_s: float, prefix: str) ->
     return PageServer(app=app, access=access, refresher=refresher, prefix=prefix)
 
 
-class ImpatientProtocol(H11Protocol):
-    """Ends connections that send no whole request in time: every user of the machine can open them."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        self.loop.call_later(REQUEST_WITHIN_S, self._end_without_request)
-
-    def _end_without_request(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.abort()
-
-
 def make_uvicorn(server: PageServer) -> uvicorn.Server:
     """Return the HTTP server, which is not started yet."""
     config = uvicorn.Config(
         server.build(),
-        http=ImpatientProtocol,
+        http=PatientProtocol,
         ws="none",
         log_config=None,
         log_level="critical",  # at Ctrl-C, streams of events are cut off, which is no error
@@ -127,7 +101,6 @@ def make_uvicorn(server: PageServer) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        limit_concurrency=500,
     )
     return uvicorn.Server(config)
 

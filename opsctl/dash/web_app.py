@@ -12,6 +12,7 @@ from opsctl.app import App
 from opsctl.base.errors import NotAllowed, OpsctlError
 from opsctl.base.extras import required
 from opsctl.dash.collect_site import SiteView
+from opsctl.dash.connections import IN_SESSION
 from opsctl.dash.log_search import LogExcerpt, find_first_error, read_attempt_end, read_log_tail, search_log
 from opsctl.dash.page_access import COOKIE_DAYS, PageAccess, Role
 from opsctl.dash.pages import (
@@ -179,10 +180,12 @@ class PageServer:
         role = self.access.find_role(token)
         if role is None:
             return PlainTextResponse("this token is not valid", HTTPStatus.UNAUTHORIZED)
-        response = JSONResponse({"role": role})
+        is_acting = self._role(request) is Role.ACT  # a link to look takes nothing from a session that acts
+        cookie = self._cookie(request) if is_acting else self.access.make_cookie(role, self.app.clock.now())
+        response = JSONResponse({"role": Role.ACT if is_acting else role})
         response.set_cookie(
             self.access.cookie_name,
-            self.access.make_cookie(role, self.app.clock.now()),
+            cookie,
             max_age=COOKIE_DAYS * 86400,
             path=f"{self.prefix}/",
             httponly=True,
@@ -220,7 +223,9 @@ class PageServer:
         return request.cookies.get(self.access.cookie_name, "")
 
     def _role(self, request: Request) -> Role | None:
-        return self.access.read_cookie(self._cookie(request), self.app.clock.now())
+        role = self.access.read_cookie(self._cookie(request), self.app.clock.now())
+        request.scope[IN_SESSION][:] = [role] if role else []
+        return role
 
     def _context(self, role: Role, version: int) -> PageContext:
         return PageContext(
@@ -276,6 +281,7 @@ class CheckedRequests:
         path = scope["path"]
         if self.prefix and (path == self.prefix or path.startswith(f"{self.prefix}/")):
             path = path[len(self.prefix) :] or "/"
+        scope[IN_SESSION] = []  # filled by the routes, read by the connection
         await self.inner({**scope, "path": path, "raw_path": path.encode()}, receive, _with_headers(send))
 
     def _find_problem(self, scope: Scope) -> str:

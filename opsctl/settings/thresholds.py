@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_OF_GPUS = ("clocks", "dcgm", "fabric", "nvlink", "pcie", "persistence", "processes", "recovery", "versions")
+_OF_HOSTS = ("clock_skew", "fio", "host_settings", "infiniband", "kernel_log", "machine_checks", "memory", "nvme")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
@@ -38,26 +41,7 @@ class Thresholds:
     fio_read_mib_s: float = 0
     section_seconds: float = 20
     user_uid_min: int = 1000
-    may_be_unknown: tuple[str, ...] = (
-        "clock_skew",
-        "clocks",
-        "dcgm",
-        "fabric",
-        "fio",
-        "host_settings",
-        "infiniband",
-        "kernel_log",
-        "machine_checks",
-        "memory",
-        "nvlink",
-        "nvme",
-        "pcie",
-        "persistence",
-        "processes",
-        "recovery",
-        "temperature",
-        "versions",
-    )
+    may_be_unknown: tuple[str, ...] = tuple(sorted((*_OF_GPUS, *_OF_HOSTS, "temperature")))
 
 
 DEFAULTS = Thresholds()

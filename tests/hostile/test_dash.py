@@ -22,7 +22,30 @@ from tests.support.trains import until
 
 CONNECTIONS = 600
 """More than the server takes at the same time."""
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SLOW_BODY = b"POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+
+
+SENT = {
+    "nothing": b"",
+    "half": b"GET / HTTP/1.1\r\n",
+    "slow body": SLOW_BODY,
+    "whole and half": WHOLE + WHOLE[:-2],
+    "two and half": WHOLE + WHOLE + WHOLE[:-2],
+    "whole and line": WHOLE + b"\r\n",
+    "whole": WHOLE,
+}
+
+
+@pytest.mark.attack("a link to look takes the right to act from the browser that opens it")
+def test_view_link_downgrades_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with serving(make_alerted_site(tmp_path), acts=True) as visitor:
+        visitor.enter(Role.VIEW)
+        visitor.enter(Role.ACT)
+        before = visitor.cookie
+        visitor.enter(Role.VIEW)
+        assert visitor.cookie == before
 
 
 @pytest.mark.attack("an empty or short secret, as of a full disk, makes tokens that everybody can compute")
@@ -93,7 +116,7 @@ def test_thief_of_the_port_is_named() -> None:
 
 
 @pytest.mark.attack("a stranger without a token keeps all connections of the pages")
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n", SLOW_BODY], ids=["nothing", "half", "slow body"])
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_idle_connections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3 * CONNECTIONS:
