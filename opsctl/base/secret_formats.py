@@ -31,24 +31,16 @@ _SECRET_NAME = re.compile(
 _HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """A format of gitleaks."""
-
-    words: tuple[bytes, ...]
-    group: int
-    least_bits: float
-    pattern: bytes
-
-    def strike(self, data: bytes) -> tuple[bytes, int]:
-        pieces: list[bytes] = []
-        end = 0
-        for match in _compile(self.pattern, 0).finditer(data):
-            place = match.span(self.group)
-            if place[0] >= 0 and _measure_entropy(data[slice(*place)]) >= self.least_bits:
-                pieces += [data[end : place[0]], STRUCK]
-                end = place[1]
-        return (b"".join([*pieces, data[end:]]), len(pieces) // 2) if pieces else (data, 0)
+def _strike_group(data: bytes, pattern: bytes, group: int, least_bits: float) -> tuple[bytes, int]:
+    """Strike a group of a pattern where its text has at least so many bits per character."""
+    pieces: list[bytes] = []
+    end = 0
+    for match in _compile(pattern, 0).finditer(data):
+        place = match.span(group)
+        if place[0] >= 0 and _measure_entropy(data[slice(*place)]) >= least_bits:
+            pieces += [data[end : place[0]], STRUCK]
+            end = place[1]
+    return (b"".join([*pieces, data[end:]]), len(pieces) // 2) if pieces else (data, 0)
 
 
 def _measure_entropy(text: bytes) -> float:
@@ -62,14 +54,6 @@ def _read_table(name: str) -> tuple[list[bytes], ...]:
     """Return the rows of a table beside this module. Read at the first text to strike: most commands have none."""
     lines = (_HERE / name).read_bytes().splitlines()
     return tuple(line.split(b"\t") for line in lines if not line.startswith(b"#"))
-
-
-@functools.cache
-def _read_rules() -> tuple[_Rule, ...]:
-    return tuple(
-        _Rule(words=tuple(words.split(b",")), group=int(group), least_bits=float(bits), pattern=pattern)
-        for _, words, group, bits, pattern in _read_table("secret_rules.tsv")
-    )
 
 
 @functools.cache
@@ -99,9 +83,9 @@ class Secrets:
             if word in lower:
                 data, number = _compile(pattern).subn(rb"\1" + STRUCK, data)
                 count += number
-        for rule in _read_rules():
-            if any(word in lower for word in rule.words):
-                data, number = rule.strike(data)
+        for _, words, group, bits, pattern in _read_table("secret_rules.tsv"):
+            if any(word in lower for word in words.split(b",")):
+                data, number = _strike_group(data, pattern, int(group), float(bits))
                 count += number
         return data, count
 

@@ -1,8 +1,7 @@
-"""Connections to the pages: deadlines, and places that strangers cannot take from the owner.
+"""Deadlines of connections to the pages, and places that strangers cannot take from the owner.
 
-Every user of the machine can open connections. One without a session has a deadline from its beginning, and each
-request one of its own. When all places are taken, the oldest connection without a session of the peer with the most
-such connections ends. A peer is a user of this machine, or the address of another one.
+When all places are taken, the oldest connection without a session of the peer with the most of them ends. A peer is a
+user of this machine, or the address of another one.
 """
 
 from __future__ import annotations
