@@ -71,6 +71,11 @@ class EmailTable(SecretTable):
     imap_folder: str = Field("INBOX", description="folder with the answers; its mails stay unread")
     answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
     answer_key_file: str = Field("", description="file with a random text that signs alerts: openssl rand -hex 32")
+    authserv_id: str = Field(
+        "",
+        description="name of the mail server in its Authentication-Results headers: an answer counts only if this"
+        " server has verified its sender, by DMARC, DKIM or login",
+    )
     sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
 
     @model_validator(mode="after")
@@ -85,6 +90,8 @@ class EmailTable(SecretTable):
             return self
         if not self.has_secret("answer_key"):
             raise ValueError("imap_server needs an answer_key_file: answers must carry a signature")
+        if not self.authserv_id:
+            raise ValueError("imap_server needs an authserv_id: anybody can write any sender into a mail")
         if '"' in self.imap_folder or not self.imap_folder.isprintable():
             raise ValueError(f"imap_folder: {self.imap_folder!r:.80} is not a folder")
         if self.imap_tls == "none" and self.imap_server not in LOOPBACK:

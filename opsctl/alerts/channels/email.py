@@ -11,12 +11,14 @@ import re
 import smtplib
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 
 from opsctl.alerts.answer import FORMS, RawAnswer, sign, verify
 from opsctl.alerts.channel_secrets import mask, reveal
+from opsctl.alerts.channels.mail_sender import find_sender
 from opsctl.alerts.message import ANSWER_ID_PREFIX, Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.alerts.own_line import to_text
@@ -204,7 +206,21 @@ def _read(connection: imaplib.IMAP4, table: EmailTable, channel: str, key: str, 
         _, parts = connection.fetch(number.decode(), f"(BODY.PEEK[]<0.{MAX_MAIL_BYTES}>)")
         for part in parts:
             if isinstance(part, tuple) and (answer := _parse(part[1], channel, key)):
-                yield answer
+                yield _with_proof(answer, part[1], table.authserv_id, now)
+
+
+def _with_proof(answer: RawAnswer, raw: bytes, server: str, now: datetime) -> RawAnswer:
+    """Return the answer with a sender that the mail server has verified, or one that nobody is listed with.
+
+    By sender, date, alert and text, a mail that is sent again is the same answer, whatever its other headers say.
+    """
+    try:
+        sender = find_sender(raw, server, now)
+    except Exception:  # noqa: BLE001 (as above)
+        sender = ""
+    date = email.message_from_bytes(raw).get("Date", "")
+    digest = hashlib.sha256(repr((sender, str(date), answer.message, answer.text)).encode(errors="replace"))
+    return replace(answer, sender=sender or f"not verified: {answer.sender}", id=digest.hexdigest())
 
 
 def _parse(raw: bytes, channel: str, key: str) -> RawAnswer | None:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -133,6 +134,7 @@ def mail(tmp_path, by_mail, imap_port):
         "imap_server": "127.0.0.1",
         "imap_port": imap_port,
         "imap_tls": "none",
+        "authserv_id": "mx.example.org",
         "imap_user": USER,
         "imap_password": PASSWORD,
         "answer_key": "0f" * 32,
@@ -145,7 +147,9 @@ def mail(tmp_path, by_mail, imap_port):
     return world
 
 
-REPLY = """From: Anna <Anna@example.org>
+REPLY = """Authentication-Results: mx.example.org; dkim=pass header.d=example.org
+Date: {date}
+From: Anna <Anna@example.org>
 To: opsctl@example.org
 Subject: Re: alert
 Message-ID: <{id}@phone.example.org>
@@ -159,7 +163,12 @@ In-Reply-To: {alert}
 
 
 def reply(port, alert, text, *, id, more=""):
-    append_mail(port, REPLY.format(id=id, alert=alert, text=text, more=more, quoted="ack").replace("\n", "\r\n"))
+    append_mail(
+        port,
+        REPLY.format(
+            date=format_datetime(SystemClock().now()), id=id, alert=alert, text=text, more=more, quoted="ack"
+        ).replace("\n", "\r\n"),
+    )
 
 
 def test_reply_by_mail_silences_and_is_confirmed(mail, mail_server, imap_port):
