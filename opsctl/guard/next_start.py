@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from opsctl.base.ports import Runner
@@ -47,6 +47,8 @@ class NextStart:
     attempt: Attempt
     deadline: DeadlineFile
     wait: RepairWait
+    left_out: Collection[str]
+    """Spare nodes that must not be used."""
 
     def prepare(self, ended: FinishedAttempt) -> dict[str, str] | None:
         """Return the environment of the next start, whose nodes are clear; None if the nodes go back.
@@ -55,7 +57,7 @@ class NextStart:
         """
         used = tuple(list_used(self.env))
         allocation = JobNodes(
-            usable=tuple(list_allocated(self.env)), used=used, needed=len(used), left_s=self._measure_time_left()
+            usable=tuple(self._list_usable()), used=used, needed=len(used), left_s=self._measure_time_left()
         )
         if self.attempt.number and not has_ranks(self.arrays.run, self.attempt):
             restart = Restart(why="no rank has started again in this allocation")
@@ -80,6 +82,9 @@ class NextStart:
         log.info("starting again on %s: %s", ",".join(restart.nodes), restart.why)
         return use_nodes(self.env, restart.nodes, allocated=restart.usable)
 
+    def _list_usable(self) -> list[str]:
+        return [node for node in list_allocated(self.env) if node not in self.left_out]
+
     def _wait(self, restart: Restart) -> Restart:
         """Let the time pass that the decision asks for; return what becomes of the allocation then."""
         if restart.nodes and restart.pause_s:
@@ -88,7 +93,7 @@ class NextStart:
         if not (restart.nodes and restart.repair_s):
             return restart
         gpus = count_gpus_per_node(self.arrays.run) or 0
-        if not self.wait.await_repair(restart.repair_s, list_allocated(self.env), gpus):
+        if not self.wait.await_repair(restart.repair_s, self._list_usable(), gpus):
             return Restart(why="no person has repaired the train")
         return replace(restart, why="a person has repaired the train")
 

@@ -34,7 +34,7 @@ from opsctl.nodes.drain_plan import (
 )
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
-from opsctl.nodes.health.node_state import Verdict
+from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.slow_nodes import compare_nodes, read_times
@@ -86,6 +86,21 @@ class NodeCare:
             {"nodes": lambda: self._make_checker(slurm, timeout_s).check(nodes, gpus=gpus)}
         )["nodes"]
         return () if isinstance(checked, Failed) else checked.verdicts
+
+    def test_collectives(self, slurm: Slurm, nodes: Sequence[str], *, python: str) -> list[Verdict]:
+        """Return the verdicts of the collective test: each node alone, then all together. Raises Unreachable."""
+        from opsctl.nodes.collective_test import all_reduce  # noqa: PLC0415 (for idle spare nodes only)
+
+        test = all_reduce.CollectiveTest(
+            fanout=self.reach(self.jobs, ()),
+            options=all_reduce.TestOptions(python=python),
+            clock=self.clock,
+            addresses={node.name: node.address for node in slurm.nodes()},
+            rng=random.SystemRandom(),
+        )
+        alone = test.test_alone(nodes)
+        result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
+        return all_reduce.judge_nodes(test, alone, result, {})
 
     def _make_checker(self, slurm: Slurm, timeout_s: float) -> NodeChecker:
         site = self.site.model_copy(update={"section_seconds": min(timeout_s, self.site.section_seconds)})

@@ -48,10 +48,10 @@ def check_nodes(
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
     verdicts = care.check(arrays.slurm, [*nodes, *spares], timeout_s=rules.node_check_seconds, gpus=gpus)
-    faulty = [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
+    faulty = list_faulty(verdicts)
     if not {verdict.node for verdict in faulty} & set(nodes):
-        return NodeCheck()  # a faulty spare harms nobody before it is used, and is checked again then
-    diagnosis = _make_diagnosis(attempt, faulty)
+        return NodeCheck()  # the watch over spares reports a faulty spare
+    diagnosis = make_diagnosis(attempt, faulty)
     names = [verdict.node for verdict in faulty]
     has_spares = len(nodes) + len(spares) - len(names) >= config.slurm.nodes
     if not has_spares and (why := _find_need(arrays, care, names, needed=config.slurm.nodes)):
@@ -71,7 +71,11 @@ def check_nodes(
     return NodeCheck(refusal=f"{fold(names)} is faulty: {explain_diagnosis(diagnosis)}")
 
 
-def _make_diagnosis(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
+def list_faulty(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
+
+
+def make_diagnosis(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
     worst = faulty[0].evidence[0]
     lines: list[str] = []
     for verdict in faulty:

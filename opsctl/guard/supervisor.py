@@ -28,6 +28,7 @@ from opsctl.guard.lost_node import find_lost_node, find_missing_nodes, find_remo
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
+from opsctl.guard.spare_watch import SpareWatch
 from opsctl.guard.stop_request import FINAL, StopKind, read_refusal, read_stop_request
 from opsctl.guard.stopping import Stopping
 from opsctl.guard.stragglers import Stragglers
@@ -84,6 +85,7 @@ class Supervisor:
     stragglers: Stragglers = field(init=False)
     quiet: QuietRanks = field(init=False)
     during: DuringBody = field(init=False)
+    spares: SpareWatch = field(init=False)
     next_env: dict[str, str] | None = None
     """The environment of the next start in the same allocation, after the end; None if the nodes go back."""
     _start_mark: int = -1
@@ -104,6 +106,7 @@ class Supervisor:
         self.quiet = make_quiet_ranks(arrays.journal, attempt, rules)
         self.during = DuringBody(run=self.run, attempt=attempt, runner=self.runner, env=env, clock=self.clock)
         self.during.send_alerts = self._send_alerts
+        self.spares = SpareWatch(arrays, rules, attempt, env, self.make_care, self._send_alerts, tolerated)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(attempt.name) / "first-exit",
             grace_s=rules.exit_grace_seconds,
@@ -244,8 +247,9 @@ class Supervisor:
                 self.stopping.check_switches()
             with self.tolerated("sending the stop signal"):
                 self.stopping.send_due_signal()
-            with self.tolerated("looking for a checkpoint"):
+            with self.tolerated("looking for checkpoints and after spare nodes"):
                 self.checkpoint_hook.look()
+                self.spares.look()
             with self.tolerated("asking for the job's end"):
                 self._work_once_a_minute()
 
@@ -374,6 +378,7 @@ class Supervisor:
             attempt=self.attempt,
             deadline=self.deadline,
             wait=RepairWait(self.arrays, self.attempt, self._is_stopped, self._send_alerts),
+            left_out=self.spares.unusable,
         )
         self.next_env = next_start.prepare(finalized[0])
 

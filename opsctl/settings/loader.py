@@ -89,6 +89,9 @@ class SlurmTable(SettingsTable):
     spare_nodes: int = Field(
         0, ge=0, description="more nodes of a task, which wait to replace a node that is lost or faulty"
     )
+    release_spares_after: Duration = Field(
+        0, description="how long an attempt runs until its unused spare nodes go back to Slurm; 0: they stay"
+    )
     processes_per_node: int = Field(1, ge=1, description="ranks on a node, usually one per GPU")
     cpus_per_process: int = Field(1, ge=1, description="CPUs of a rank")
     gpus_per_node: int = Field(0, ge=0, description="GPUs of a node; 0: none")

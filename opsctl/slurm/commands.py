@@ -201,6 +201,12 @@ class Slurm:
             done = self._run("scontrol", "update", f"JobId={name_tasks(job)}", after)
             raise_for_error(done, fine=(GONE, NOT_PENDING))
 
+    def give_back(self, job: str, remaining: str) -> None:
+        """Reduce a running job to the nodes `remaining`. Processes on the other nodes are ended."""
+        # scontrol writes scripts for the user's shell into its working directory.
+        shrink = 'cd "$(mktemp -d)" && scontrol update "JobId=$0" "NodeList=$1"; code=$?; rm -f slurm_job_*; exit $code'
+        self._run_checked("sh", "-c", shrink, checked(job), remaining)
+
     def excluded(self, job: str) -> str:
         """Return the nodes that the queued tasks of `job` must not get, folded; empty without any."""
         # --array prints one row a task. A row for several tasks shows the node list of only one of them.

@@ -196,3 +196,16 @@ def test_wait_for_a_repair_ends_with_a_held_or_cancelled_queue(trains: Trains, e
     until(lambda: not [row for row in trains.rows() if row.state.is_active])
     assert {row.is_held for row in trains.rows()} == (set() if end in {"kill-switch", "cancel"} else {True})
     assert len(trains.run().attempts()) == 2
+
+
+def test_unused_spare_goes_back_while_the_ranks_run(fresh_slurm: Callable[..., Sandbox]) -> None:
+    with trains_on(fresh_slurm(nodes=3)) as trains:
+        wait = f"until [ -e {trains.place}/go ]; do sleep 0.1; done; {KILLED_RANK}"
+        launch(trains, at_step_5=wait, spare_nodes=1, release_spares_after="1s")
+        until((trains.place / "failed-1").exists)
+        until(lambda: "gave the unused spare nodes back: " in trains.run().main_log.read_text())
+        assert [len(expand(row.nodes)) for row in trains.rows() if row.nodes] == [2]
+        (trains.place / "go").touch()
+        ends = await_finish(trains)
+        numbers = [trains.run().attempt(end["attempt"]).number for end in ends]
+        assert numbers == [0, 1], trains.run().main_log.read_text()

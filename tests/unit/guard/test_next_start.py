@@ -130,6 +130,7 @@ def test_queued_tasks_of_the_array_wait_after_the_loss_of_a_node(train: QueuedTr
         attempt=guard.attempt,
         deadline=guard.deadline,
         wait=RepairWait(train.arrays, guard.attempt, lambda: False, lambda: None),
+        left_out=(),
     )
     later = replace(train.queue.rows[0], id="14", array="14", comment="opsctl:gpt:n1")
     train.queue.rows.append(later)
