@@ -14,6 +14,7 @@ from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 from opsctl.calc.save_interval import with_restart
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup, simulate
+from opsctl.calc.spares import plan_task_spares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +97,22 @@ def changes(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSetup]]:
         yield "no lemons", replace(setup, lemons=0)
     if setup.per_1000_node_days and setup.broken:
         yield "twice the spares", replace(setup, spares=2 * max(setup.spares, 1))
+    yield from _add_task_spares(setup)
     if math.isfinite(setup.task_h):
         yield "tasks twice as long", replace(setup, task_h=2 * setup.task_h)
     if setup.save_h and math.isfinite(setup.mtbf_h):
         best = with_restart(setup.save_h, setup.mtbf_h, setup.start_up_h)
         yield f"a checkpoint every {best * 60:.0f} min", replace(setup, interval_h=best)
+
+
+def _add_task_spares(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSetup]]:
+    """Yield the number of spare nodes in a task that pays, if the failures of nodes cost time in the queue."""
+    task_h = min(setup.task_h, 24 * setup.days)
+    rate = setup.per_1000_node_days * setup.broken
+    plan = plan_task_spares(setup.nodes, rate, task_h=task_h, queue_h=setup.queue_h)
+    if setup.guard and plan.count > setup.spare_nodes:
+        count = f"{plan.count} spare node{'s' * (plan.count > 1)}"
+        yield f"{count} in each task, {plan.cost:.1%} of the node hours", replace(setup, spare_nodes=plan.count)
 
 
 _HALVED: dict[str, Callable[[SimulationSetup], SimulationSetup]] = {

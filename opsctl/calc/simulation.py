@@ -1,9 +1,12 @@
 """A months-long train in virtual time, from failure to failure. Times in hours.
 
-An attempt waits in the queue, starts up, then works and saves in turns until its time limit or a failure. Unsaved work
-is done again. Some failures hang until they are noticed. Some failures leave the node broken: until the node is taken
-out, every attempt on this node dies at its start. Lemons are nodes that fail more often than others. A node that was
-taken out returns healthy, and a spare replaces the node until then.
+A task waits in the queue, starts up, then works and saves in turns until its time limit or a failure. Unsaved work is
+done again. Some failures hang until they are noticed. Some failures leave the node broken: until the node is taken out,
+every attempt on this node dies at its start. Lemons are nodes that fail more often than others. A node that was taken
+out returns healthy, and a spare replaces the node until then.
+
+With the guard, a failure that leaves the node in order is followed by a restart in place. A node that is taken out
+needs a spare node of the task, and must not be the first node, on which the guard runs; otherwise the next task waits.
 """
 
 import heapq
@@ -34,7 +37,7 @@ class SimulationSetup:
     save_h: float = 40 / 3600
     start_up_h: float = 0.1
     queue_h: float = 0.0
-    """Mean wait of an attempt. Waits are distributed exponentially."""
+    """Mean wait of a task. Waits are distributed exponentially."""
     task_h: float = math.inf
     """Time limit of one array task."""
     hangs: float = 0.1
@@ -47,6 +50,8 @@ class SimulationSetup:
     lemon_factor: float = 30.0
     """Failure rate of a lemon over that of other nodes."""
     spares: int = 4
+    spare_nodes: int = 0
+    """Nodes of a task that wait to replace another."""
     repair_days: float = 3.0
     tasks: int = 10
     """Queued array tasks, which a broken node can burn."""
@@ -68,6 +73,7 @@ class SimulationSetup:
                     notice_h=self.notice_h,
                     lemons=self.lemons,
                     spares=self.spares,
+                    spare_nodes=self.spare_nodes,
                     repair_days=self.repair_days,
                     person_h=self.person_h,
                     lemon_factor=self.lemon_factor,
@@ -138,14 +144,19 @@ class _Train:
     lost: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     out: list[float] = field(default_factory=list)
     """When every removed node returns, as a heap."""
+    task_left_h: float = 0.0
+    """Time left of the running task; 0 if the next attempt needs a new task."""
+    spares_left: int = 0
+    """Unused spare nodes of the running task."""
     failing: Random = field(init=False)
     kinds: Random = field(init=False)
     waits: Random = field(init=False)
+    places: Random = field(init=False)
 
     def __post_init__(self) -> None:
         # One random stream per purpose, so that a change of one figure does not change the other draws.
-        streams = [Random(f"{self.seed} {purpose}") for purpose in ("failing", "kinds", "waits")]  # noqa: S311 (no secrets)  # a simulation, no secret  # nosec B311
-        self.failing, self.kinds, self.waits = streams
+        streams = [Random(f"{self.seed} {purpose}") for purpose in ("failing", "kinds", "waits", "places")]  # noqa: S311 (no secrets)  # a simulation, no secret  # nosec B311
+        self.failing, self.kinds, self.waits, self.places = streams
         self.lemons = self.setup.lemons
 
     @property
@@ -167,7 +178,8 @@ def simulate(setup: SimulationSetup, *, seed: int) -> SimulatedRun:
     """Simulate one train. The same seed gives the same result."""
     train = _Train(setup=setup, seed=seed)
     while train.now < train.end:
-        _wait(train)
+        if not train.task_left_h:
+            _wait(train)
         if train.now < train.end:
             _run_attempt(train)
     return SimulatedRun(
@@ -189,19 +201,23 @@ def _wait(train: _Train) -> None:
         heapq.heappop(train.out)
     if train.setup.queue_h:
         train.lose("queue", train.waits.expovariate(1 / train.setup.queue_h))
+    train.task_left_h, train.spares_left = train.setup.task_h, train.setup.spare_nodes
 
 
 def _run_attempt(train: _Train) -> None:
     """Run one attempt to a failure, to its time limit, or to the end of the simulation."""
-    setup, left = train.setup, train.end - train.now
+    setup, begin, left = train.setup, train.now, train.end - train.now
     train.attempts += 1
     rate = _rate(setup, train.lemons)
     fails_after = train.failing.expovariate(rate) if rate else math.inf
-    if fails_after < min(setup.task_h, left):
+    if fails_after < min(train.task_left_h, left):
         _work_until_failure(train, fails_after)
-        _fail(train)
-    elif setup.task_h < left:
-        _work_until_limit(train, setup.task_h)
+        keeps_task = _fail(train)
+        left_h = train.task_left_h - (train.now - begin)
+        train.task_left_h = left_h if keeps_task and left_h > setup.start_up_h + setup.save_h else 0.0
+    elif train.task_left_h < left:
+        _work_until_limit(train, train.task_left_h)
+        train.task_left_h = 0.0
     else:
         _work_until_end(train, left)
 
@@ -239,8 +255,8 @@ def _work_until_end(train: _Train, hours: float) -> None:
     train.now = train.end
 
 
-def _fail(train: _Train) -> None:
-    """Apply a failure: the hang, burnt tasks, and the removal of the node."""
+def _fail(train: _Train) -> bool:
+    """Apply a failure: the hang, burnt tasks, and the removal of the node. Return whether the task keeps its nodes."""
     setup = train.setup
     train.failures += 1
     weight = train.lemons * setup.lemon_factor
@@ -250,10 +266,14 @@ def _fail(train: _Train) -> None:
         train.lose("hang until noticed", setup.notice_h)
     if breaks and not setup.guard:
         _burn(train)
-    if breaks or (is_lemon and setup.guard):
-        train.removed += 1
-        train.lemons -= is_lemon
-        heapq.heappush(train.out, train.now + setup.repair_days * 24)
+    if not (breaks or (is_lemon and setup.guard)):
+        return setup.guard
+    train.removed += 1
+    train.lemons -= is_lemon
+    heapq.heappush(train.out, train.now + setup.repair_days * 24)
+    is_replaced = setup.guard and train.spares_left > 0 and train.places.random() * setup.nodes >= 1
+    train.spares_left -= is_replaced
+    return is_replaced
 
 
 def _burn(train: _Train) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 from opsctl.calc.argument_checks import refuse
 
@@ -46,3 +48,41 @@ def spares(expected: float, confidence: float) -> int:
 
         return math.ceil(NormalDist(expected, math.sqrt(expected)).inv_cdf(confidence))
     return next(count for count, known in enumerate(enough(expected)) if known >= confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpares:
+    """Spare nodes of a task, with their cost and gain. Means over tasks that run to their time limit."""
+
+    count: int
+    lost: float
+    """Nodes lost in a task."""
+    replaced: float
+    """Those that a spare node replaces."""
+    saved_h: float
+    """Time in the queue that a task saves."""
+    cost: float
+    """Share of the node hours that the spare nodes take."""
+
+
+MAX_TASK_SPARES = 100
+
+
+def plan_task_spares(
+    nodes: int, per_1000_node_days: float, *, task_h: float, queue_h: float, count: int | None = None
+) -> TaskSpares:
+    """Return the gain of `count` spare nodes in a task; without `count`, of the number that pays.
+
+    The nodes lost in a task follow a Poisson distribution of mean N·r·T (rate and law as in `mtbf_hours`). The k-th
+    spare node is used with the probability P(K >= k), and then saves N nodes one wait in the queue, at the cost of T
+    hours of one node. It pays as long as P(K >= k)·(N - 1)·Q > T: the critical ratio of the newsvendor problem. N - 1,
+    because the death of the first node costs the task, whatever spares there are.
+    """
+    lost = nodes * per_1000_node_days / 1000 * task_h / 24
+    used = [1 - known for known in islice(enough(lost), MAX_TASK_SPARES)]
+    if count is None:
+        count = sum(probability * (nodes - 1) * queue_h > task_h for probability in used)
+    replaced = sum(used[:count]) * (nodes - 1) / nodes
+    return TaskSpares(
+        count=count, lost=lost, replaced=replaced, saved_h=replaced * queue_h, cost=count / (nodes + count)
+    )

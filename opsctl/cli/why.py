@@ -18,6 +18,7 @@ from opsctl.diagnosis.causes import CauseKind, Confidence, read_table
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.end_record import read_end
+from opsctl.state.events import RestartDecided
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -64,8 +65,15 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     diagnosis = diagnose_train(app, run, task) if run else diagnose_logs(_files(logs))
     finalized = read_end(run.attempt(diagnosis.attempt)) if run else None
     done = finalized.done if finalized else ()
+    restarts = [event for event in app.journal(run).events() if isinstance(event, RestartDecided)] if run else []
+    restart = next((event for event in restarts if event.attempt == diagnosis.attempt), None)
     data = {"format": JSON_FORMAT, **asdict(diagnosis), "suspects": diagnosis.suspects, "done": done}
-    print_result(data, "\n".join(render_diagnosis(diagnosis, train or "", done)))
+    data |= {"restarted_on": restart.nodes if restart else "", "spares": restart.spares if restart else ""}
+    lines = render_diagnosis(diagnosis, train or "", done)
+    if restart:
+        spares = f"; spare: {restart.spares}" if restart.spares else ""
+        lines.append(f"  then   started again in place on {restart.nodes}: {restart.why}{spares}")
+    print_result(data, "\n".join(lines))
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

@@ -32,25 +32,37 @@ MAX_PLOTTED_SPARES = 10_000
 @failures_option
 @click.option("--repair", default=3.0, show_default=True, help="Days until a failed node is repaired.")
 @click.option("--confidence", default=0.99, show_default=True, help="Probability that the spares are enough.")
+@click.option("--queue", default=0.0, show_default=True, help="Hours in the queue after the loss of a node.")
+@click.option("--task", default=20.0, show_default=True, help="Time limit of a task, in hours.")
 @plot_option
 @prints_estimate
-def spares(*, nodes: int, failures: float, repair: float, confidence: float) -> Estimate:
+def spares(*, nodes: int, failures: float, repair: float, confidence: float, queue: float, task: float) -> Estimate:
     """Estimate failures per week and spare nodes needed.
+
+    With --queue, proposes how many spare nodes each task should have ([slurm] spare_nodes), with their cost and gain.
+    A spare node cannot replace the first node of a task, on which the guard runs: the death of the first node costs
+    the allocation.
 
     \b
     opsctl plan spares --nodes 48 --failures 3 --confidence 0.99
+    opsctl plan spares --nodes 64 --queue 8 --task 20
     """
-    refuse(
-        "spares",
-        [*not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)],
-    )
+    positive, zero = not_positive(nodes=nodes, failures=failures, task=task), negative(repair=repair, queue=queue)
+    refuse("spares", [*positive, *counts.not_a_confidence(confidence), *zero])
+    in_task = counts.plan_task_spares(nodes, failures, task_h=task, queue_h=queue) if queue else None
     expected = counts.out_at_once(nodes, failures, repair)
     spare_nodes = counts.spares(expected, confidence)
     per_week, mtbf_h = counts.failures_per_week(nodes, failures), counts.mtbf_hours(nodes, failures)
     plotted = min(2 * spare_nodes + 4, MAX_PLOTTED_SPARES)
     curve = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), plotted))]
     return Estimate(
-        data={"failures_per_week": per_week, "mtbf_hours": mtbf_h, "out_at_once": expected, "spares": spare_nodes},
+        data={
+            "failures_per_week": per_week,
+            "mtbf_hours": mtbf_h,
+            "out_at_once": expected,
+            "spares": spare_nodes,
+            "in_task": in_task,
+        },
         shown=[
             facts(
                 {
@@ -58,6 +70,7 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float) -> 
                     "one every": format_duration(mtbf_h * 3600),
                     "in repair": f"{expected:.1f} nodes on average",
                     "spares": f"{spare_nodes} ({spare_nodes / nodes:.1%}), enough at any moment with {confidence:.4g}",
+                    **(_describe_task_spares(in_task) if in_task else {}),
                 }
             )
         ],
@@ -68,6 +81,15 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float) -> 
             lines={f"{expected:.1f} out on average": curve},
         ),
     )
+
+
+def _describe_task_spares(plan: counts.TaskSpares) -> dict[str, str]:
+    saved = f"{plan.replaced:.2g} of {plan.lost:.2g} lost nodes a task replaced"
+    return {
+        "spare_nodes": f"{plan.count} in each task, {plan.cost:.1%} of the node hours",
+        "gain": f"{saved}, {format_duration(plan.saved_h * 3600)} in the queue saved",
+        "not replaced": "the first node of a task: its death costs the allocation",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +213,7 @@ def closed_form(setup: SimulationSetup) -> float | None:
     """Return the closed form for a train without time limit, broken nodes and flaky nodes; None for others."""
     if math.isfinite(setup.task_h) or setup.broken or setup.lemons or not math.isfinite(setup.mtbf_h):
         return None
-    down = setup.hangs * setup.notice_h + setup.queue_h
+    down = setup.hangs * setup.notice_h + (0.0 if setup.guard else setup.queue_h)  # the guard keeps the nodes
     return renewal(
         mtbf_h=setup.mtbf_h, interval_h=setup.interval_h, save_h=setup.save_h, restart_h=setup.start_up_h, down_h=down
     )
