@@ -4,8 +4,6 @@ Exit codes: 0 the trainer finished or stopped itself, and wrote a stop reason; 1
 the loss is not a number or memory is full; 2 the trainer refused the config, the data or the checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

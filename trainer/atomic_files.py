@@ -3,8 +3,6 @@
 Standard library only. opsctl imports these functions through opsctl/state/files.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Read files that others may have made: regular files only, up to a limit. Standard library only."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

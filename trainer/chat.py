@@ -5,8 +5,6 @@ both texts or both lists of messages. The chat template of the tokenizer writes 
 messages of the assistant, or the completion, with the token that ends them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The paths of corpora and weights in the settings of the trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The errors of the trainer."""
 
-from __future__ import annotations
-
 
 class Refused(Exception):
     """The config, the data or a checkpoint is unusable. Every rank raises the same error; the exit code is 2."""

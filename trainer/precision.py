@@ -1,7 +1,5 @@
 """Which precision the run computes in, and whether the processor has instructions for bf16. Without torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ No state is stored and no index is shuffled in memory, so that a resumed run, or
 data-parallel ranks, reads exactly the remaining samples.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Learning rate and batch size, as pure functions of the consumed samples."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum

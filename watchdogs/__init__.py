@@ -3,8 +3,6 @@
 A new watchdog needs a module with such a class, a line below, and a test of the fault and of the recovery.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from opsctl.base.ports import Watchdog

@@ -1,7 +1,5 @@
 """Checkpoints that are late, grow, or are damaged, and attempts that do not advance the step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The input of the watchdogs: the site, its trains and one snapshot of Slurm for all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Missing cron ticks and watch cycles, noticed by any other watch cycle: of a person, of another cron, in tmux."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Failures recorded by finalize: held trains and excluded nodes, with their causes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Bytes and inodes of the site's file systems: how much is used, and in how many hours they will be full."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

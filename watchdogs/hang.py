@@ -4,8 +4,6 @@ Signs of progress are the heartbeat, with the limit of its phase, and iteration 
 learnt from the train's own rhythm. The age of the log does not count: a hung train may continue to print.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

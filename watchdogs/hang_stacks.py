@@ -1,7 +1,5 @@
 """Evidence of a hang: the ranks that do not answer, and the stacks of all ranks, stored and summarized."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A train that stays held or paused for too long."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """The cause of the last end of a train in a few words, as alerts, pages and `opsctl status` name it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from textwrap import shorten
 

@@ -3,8 +3,6 @@
 For every trainer that logs its loss.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Literal

@@ -5,8 +5,6 @@ lasts, the window stands still, so that the spike does not become the new normal
 loss_level.py, from the same lines.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ is summed up (CUSUM), so that a small rise needs more batches than a large one. 
 reference until the loss is back, a rollback removes the rise, or a person accepts the new level.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Read the steps logged since the last watch cycle, of any trainer, and only those bytes."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The nodes of running trains: their states in Slurm, and the verdicts of the last `opsctl health`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime

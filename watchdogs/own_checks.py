@@ -1,7 +1,5 @@
 """Watchdogs by configuration: a pattern in a log, a Nagios plugin, a number with limits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

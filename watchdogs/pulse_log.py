@@ -3,8 +3,6 @@
 The lines go to pulse.log: in the main log, the lines would make a hung train look active.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The queue: whether a task of the train runs or will start."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

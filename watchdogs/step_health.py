@@ -3,8 +3,6 @@
 An fp16 run whose loss scale has collapsed prints steps as before, skips all of them, and learns nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

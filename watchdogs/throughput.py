@@ -4,8 +4,6 @@ The baseline is the highest median of a window of lines. While the run is slow, 
 never becomes the new normal. Every line counts, however many lie between two watch cycles.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

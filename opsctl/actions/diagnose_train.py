@@ -1,7 +1,5 @@
 """The diagnosis of an ended attempt of a train."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from opsctl.app import App

@@ -1,7 +1,5 @@
 """The status of trains, from one query of Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from opsctl.actions.owner_actions import apply_armed_switches, keep_cron_alive

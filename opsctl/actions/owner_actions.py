@@ -1,7 +1,5 @@
 """Actions that every call of the owner of a train does first: finalize attempts, carry out requests, keep cron."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

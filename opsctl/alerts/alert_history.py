@@ -1,7 +1,5 @@
 """The history of a train's alerts and of what people did about them, from the site's journals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a person's answer to an alert asks for. An answer is one of a few exact forms; its text is never run. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

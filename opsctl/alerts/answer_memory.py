@@ -1,7 +1,5 @@
 """Answers that were handled, steps that wait for a second answer, and threads that were told what can be written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Secrets of channels: read them where needed, and mask them in every message and error."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Send alerts: the operations of a watch cycle, a cron tick and `opsctl alerts`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

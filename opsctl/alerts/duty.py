@@ -1,7 +1,5 @@
 """The duty roster, and silences planned in site.toml. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta

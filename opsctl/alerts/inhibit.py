@@ -3,8 +3,6 @@
 A finding that follows is withheld like a silenced one: sent later if the cause ends and the finding does not. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Read the alert ledger of a site, wherever its newest state lies. Light: `opsctl status` reads open alerts with it."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ledger's data as stored on disk."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

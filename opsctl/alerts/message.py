@@ -1,7 +1,5 @@
 """The text of an alert: one message for a transition, or one for a storm of transitions."""
 
-from __future__ import annotations
-
 import unicodedata
 import uuid
 from collections import Counter

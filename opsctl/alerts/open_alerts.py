@@ -1,7 +1,5 @@
 """The open alerts of a site, as `opsctl status` and the pages show them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """One message for one channel, as stored in the outbox, and when to try it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The first line that a person wrote in a reply, without quotations, greetings and markup. Pure."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence

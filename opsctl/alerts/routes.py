@@ -1,7 +1,5 @@
 """Routes: the channels that receive an alert, and when; the items of the outbox for the transitions of a cycle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase

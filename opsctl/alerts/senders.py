@@ -4,8 +4,6 @@ A thread that still sends when its process ends is like a killed sender: the out
 process sends the message again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field

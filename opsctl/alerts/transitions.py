@@ -4,8 +4,6 @@ A worse severity counts after several cycles, except a critical one. A better se
 problem keeps coming back. UNKNOWN resolves nothing, and becomes a transition only when it lasts.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Parse TOML that other users may have written. The time of tomllib grows with the square of the parts of a key."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

@@ -5,8 +5,6 @@ exact versions are those of Slurm's release notes (docs/explanation/slurm-versio
 Rows that opsctl does not use are removed.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import Enum

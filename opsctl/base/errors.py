@@ -17,8 +17,6 @@ OpsctlError            1   an expected failure: the user reads the message
 └── WaitTimedOut      75   a wait ended before the awaited state; safe to wait again
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

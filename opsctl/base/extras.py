@@ -1,7 +1,5 @@
 """The optional packages: the extra that installs each package, and the command to type where a package is missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

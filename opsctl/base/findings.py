@@ -1,7 +1,5 @@
 """Findings of watchdogs, as values: severity, kind, numbers, nodes, since which step. Texts are rendered from them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The shared nouns, all frozen: Slurm's (Job, Node, Partition, …), a submission (JobSpec, LaunchPlan), a Finding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The interfaces to clock, processes and nodes. `host/system.py` implements these contracts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

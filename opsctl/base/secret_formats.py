@@ -4,8 +4,6 @@ The formats of services are those of gitleaks, in secret_rules.tsv; ours of comm
 Used for published files (publish/redaction.py) and for every log record (host/log_config.py).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """Tables that come with opsctl: TOML files beside the code that reads them."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

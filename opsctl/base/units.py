@@ -1,7 +1,5 @@
 """Parse and format durations, sizes, shares, counts and times."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta
 

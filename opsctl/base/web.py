@@ -1,7 +1,5 @@
 """HTTP with the standard library: logs on a web server, webhooks, the ping URL of a dead-man's switch."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field

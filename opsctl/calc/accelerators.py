@@ -1,7 +1,5 @@
 """Figures of accelerators, from accelerators.toml and the trainer's table of peaks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

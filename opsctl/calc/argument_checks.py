@@ -1,7 +1,5 @@
 """Check figures, and report all bad figures in one error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """The error bars of predictions, from the rows on which the model was fitted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opsctl.base.tables import read_package_table

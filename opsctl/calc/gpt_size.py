@@ -1,7 +1,5 @@
 """The shape of a decoder and the number of its parameters: GPT, Llama, Qwen, Gemma, mixtures of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

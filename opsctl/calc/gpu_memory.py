@@ -1,7 +1,5 @@
 """The memory needed on a GPU. Sizes in bytes, unless the name says GiB."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol

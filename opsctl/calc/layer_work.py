@@ -1,7 +1,5 @@
 """The work and the stored activations of one transformer block, per token and GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

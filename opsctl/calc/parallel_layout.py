@@ -1,7 +1,5 @@
 """The layout of a model and its batches over GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

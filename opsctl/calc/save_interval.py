@@ -3,8 +3,6 @@
 Times in seconds, unless a name ends in `_h`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The number of spare nodes needed. Failures are assumed independent, at a constant rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

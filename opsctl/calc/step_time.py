@@ -4,8 +4,6 @@ A step of m micro batches is m times the slowest stage, the bubble of the pipeli
 does not hide, and the optimizer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

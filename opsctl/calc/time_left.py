@@ -1,7 +1,5 @@
 """The time left of a run, with the waits between its attempts. `opsctl status` reads this module, and no models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """List, verify and prune the checkpoints of the embedded trainer. Needs no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Decide whether a checkpoint of any trainer is complete: from its files, never from its contents. Needs no torch."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Find the checkpoints of a train, of the embedded trainer or any other, with their time and size."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The layouts of checkpoints, read from layouts.toml. Needs no torch."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache

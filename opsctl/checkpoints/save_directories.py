@@ -1,7 +1,5 @@
 """Find the directories that a train saves its checkpoints to, each with the reason. Needs no torch."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

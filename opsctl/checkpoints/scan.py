@@ -1,7 +1,5 @@
 """Find the checkpoints of any trainer below directories, within bounds. Needs no torch."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -3,8 +3,6 @@
 The module of a command is imported when the command is called.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

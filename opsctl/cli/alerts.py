@@ -1,7 +1,5 @@
 """`opsctl alerts`: list, show, acknowledge, accept, silence and test alerts."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """`opsctl cron`: run periodic jobs, with or without system cron."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

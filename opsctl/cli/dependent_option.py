@@ -1,7 +1,5 @@
 """Options that depend on other options of the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

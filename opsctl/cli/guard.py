@@ -1,7 +1,5 @@
 """`opsctl guard run`: supervise the body inside the job. Called by batch scripts only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

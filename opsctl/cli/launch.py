@@ -1,7 +1,5 @@
 """`opsctl launch`: check, render and submit a train."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`opsctl metrics`: metrics of all trains, for Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """Options that several commands share, and their types."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Output of commands: tables for people, JSON for programs, colours only on a terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """`opsctl status`: the state of all trains, from one query of Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta

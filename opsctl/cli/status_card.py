@@ -1,7 +1,5 @@
 """The card of one train: everything that `opsctl status` shows, in as many lines as there is room for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """All trains, one line each: the state, the progress, and the one fact that matters most."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime

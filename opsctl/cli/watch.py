@@ -1,7 +1,5 @@
 """`opsctl watch`: run watch cycles, once or until Ctrl-C."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The input of ticks and drivers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

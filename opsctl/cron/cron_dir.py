@@ -1,7 +1,5 @@
 """The directory of cron's files: `<root>/.site/cron`, and the selected driver."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from dataclasses import dataclass

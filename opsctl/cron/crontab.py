@@ -1,7 +1,5 @@
 """Read the schedule: the lines of a crontab and the files of the drop-in directories next to it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Output of entries, stored for some days, bounded in bytes and files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The run history: time, duration and result of entries and ticks. One file, replaced atomically under the lease."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

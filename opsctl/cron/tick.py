@@ -1,7 +1,5 @@
 """One tick: run every due entry at most once and record the results."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

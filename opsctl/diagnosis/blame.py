@@ -1,7 +1,5 @@
 """Decide whether evidence convicts a node, by the table blame.toml. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache

@@ -1,7 +1,5 @@
 """Classify single log lines: by the patterns of the catalogue of causes, and by how a program writes the line."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum

@@ -1,7 +1,5 @@
 """Diagnose an attempt from its logs and from the reported exit reason."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Collect the few lines of a log that prove an event, and find the time of the event."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Why an attempt ended, as the trainer, the guard or Slurm reports, without reading logs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any

@@ -5,8 +5,6 @@ at a time-out into one file, `<prefix><rank>`, a pickle or JSON. torch/csrc/dist
 fields.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

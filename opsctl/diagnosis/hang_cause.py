@@ -1,7 +1,5 @@
 """Diagnose a hung attempt from the stacks of its ranks: find the ranks that wait elsewhere than most ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """Find where the last run begins in a log to which several runs were appended, or in which a launcher starts again."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 

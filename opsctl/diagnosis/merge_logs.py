@@ -4,8 +4,6 @@ All ranks start together and write many equal lines at the same moment. The offs
 difference between its times and the other nodes' times of these lines.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

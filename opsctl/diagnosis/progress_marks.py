@@ -1,7 +1,5 @@
 """Find where the last progress of a training stands in its log: what stands before is history, not the cause."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Dump the stacks of a running attempt's ranks with py-spy, on every node by the first route that works."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

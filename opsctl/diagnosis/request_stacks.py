@@ -1,7 +1,5 @@
 """Request stacks from the ranks of a running attempt, by a file in the run directory or by a signal."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Find the root cause of an attempt's end: the first rank that failed, not the ranks that lost their connection."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

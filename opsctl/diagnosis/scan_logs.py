@@ -4,8 +4,6 @@ A training step needs every rank, so a line that two steps follow did not end th
 after the last but one sign of progress, or the whole log without such signs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

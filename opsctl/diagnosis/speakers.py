@@ -1,7 +1,5 @@
 """Find the rank that wrote a log line, from the prefixes of launchers, torch and NCCL and from the log's file name."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Weigh the events of a log: how much each explains, and whether the program survived it."""
 
-from __future__ import annotations
-
 import re
 
 from opsctl.diagnosis.causes import (

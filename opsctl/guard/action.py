@@ -4,8 +4,6 @@ A train that advances is never held. An attempt has advanced the train if it lef
 attempt went on from a step that no attempt before had as its start, or from a checkpoint that no attempt before named.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Collection, Sequence

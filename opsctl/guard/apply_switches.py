@@ -3,8 +3,6 @@
 The guard stops the running task. The queued tasks need no guard: they may be held, or no task may run at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The record of an attempt's start (start.json), and the environment of its body."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

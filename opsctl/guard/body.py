@@ -4,8 +4,6 @@ If the guard is killed, the keeper kills everything below itself; if the keeper 
 keeper, orphans of the body would outlive a killed guard.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Mapping, Sequence

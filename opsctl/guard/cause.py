@@ -3,8 +3,6 @@
 The diagnosis is made once and in bounded time, and journalled. An error in here makes the cause unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta

@@ -3,8 +3,6 @@
 An administrator may move the end of a job, and the trainer plans its last save by this file.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

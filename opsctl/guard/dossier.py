@@ -1,7 +1,5 @@
 """The dossier of an ended attempt: all facts about its end, read once, from its files and Slurm's row of its job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The thread has the lowest priority, and so have the programs that it starts.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

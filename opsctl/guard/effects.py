@@ -1,7 +1,5 @@
 """What is done at the end of an attempt: the action of its record is carried out, and nodes are noted and excluded."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The record of an attempt's end (end.json): the outcome, the cause and the action."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

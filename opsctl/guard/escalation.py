@@ -4,8 +4,6 @@ Trainers poll a file, listen to a signal, or do neither. The steps of one attemp
 made, and stand in the stop request, where `opsctl status` reads them.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -5,8 +5,6 @@ attempt without end.json, and the next one goes on from what the journal holds: 
 and a journalled action is not carried out again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ After a single crash on a full disk, the next task starts at once: space may be 
 often frees space within minutes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterable

@@ -3,8 +3,6 @@
 A hook has a time limit, its output goes to logs/hooks.log, and no failure of a hook changes anything else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """When a rank of an attempt last wrote to its log. A copy of the run directory loses the times of its files."""
 
-from __future__ import annotations
-
 import math
 import os
 from datetime import UTC, datetime

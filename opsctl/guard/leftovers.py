@@ -5,8 +5,6 @@ to the earlier start if its environment names the attempt, as that of the body a
 of the node once none is left.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

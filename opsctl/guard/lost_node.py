@@ -1,7 +1,5 @@
 """Which nodes a job that still runs has lost: by Slurm's queue, or by a step that does not reach the node."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The newest checkpoint of a train of any trainer, and a mark of it that grows with every new checkpoint."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The next start is a guard of its own, which replaces this process: one attempt s
 guard leaves a finalized attempt, and the array goes on as after any other end.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """What the guard does about nodes: check, exclude and drain."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter

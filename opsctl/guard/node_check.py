@@ -1,7 +1,5 @@
 """The check of an attempt's nodes before its trainer starts. Faulty nodes are refused, unknown nodes never."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta

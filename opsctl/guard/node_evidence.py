@@ -1,7 +1,5 @@
 """Evidence from the node history, added to a diagnosis."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

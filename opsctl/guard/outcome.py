@@ -1,7 +1,5 @@
 """How an attempt ended, from its evidence. Pure functions."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The progress of one attempt, from the signs that its trainer left. The only place where the guard reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

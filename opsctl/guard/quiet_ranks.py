@@ -6,8 +6,6 @@ Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the w
 and has the attempt ended if `[watch] hang_cancels` is set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache

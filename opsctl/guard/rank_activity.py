@@ -11,8 +11,6 @@ A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that th
 Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """The output of a rank, copied to its own log and to main_log. For rank.py: standard library only, quick to import."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

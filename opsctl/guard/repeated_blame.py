@@ -1,7 +1,5 @@
 """Whether a failure follows a node through the attempts of a train, from the journal. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile

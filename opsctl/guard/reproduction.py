@@ -4,8 +4,6 @@ The full record needs git and pip, and waits for the first step. At the end of a
 waits: such an attempt gets a record that reads a few files and starts no program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Whether the trainer starts again in the same allocation, and on which of its nodes: by the table restart.toml."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

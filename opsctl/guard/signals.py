@@ -1,7 +1,5 @@
 """Signals to this process, handled without delay."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

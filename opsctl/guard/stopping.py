@@ -1,7 +1,5 @@
 """The stop of an attempt: every reason becomes a stop request, then a signal to the ranks, then their end."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Slurm itself notices a dead node after SlurmdTimeout, 5 minutes by default.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass

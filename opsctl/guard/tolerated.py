@@ -1,7 +1,5 @@
 """Steps of the guard whose errors do not end the train."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator

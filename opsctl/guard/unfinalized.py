@@ -1,7 +1,5 @@
 """Which attempts are over, by the journal and Slurm's queue. Imports little: all nodes wait for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

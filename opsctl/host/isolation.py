@@ -1,7 +1,5 @@
 """Run calls in parallel threads with a common deadline, so that no call can block another call."""
 
-from __future__ import annotations
-
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Mapping

@@ -3,8 +3,6 @@
 `python -m opsctl.integrations step-times > opsctl_step_times.py` prints the optional second file.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

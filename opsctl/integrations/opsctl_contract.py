@@ -18,8 +18,6 @@ transformers and TRL: `callbacks=[opsctl_contract.transformers_callback()]`. Lig
 A failed write never stops the training. Rank 0 reads the files; all ranks get its decision by torch.distributed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -14,8 +14,6 @@ The block must not wait for other ranks: all ranks of a synchronous training tak
 data parallelism the forward pass is such a block; with FSDP or ZeRO-3 it is none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

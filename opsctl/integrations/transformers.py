@@ -1,7 +1,5 @@
 """TransformersCallback for transformers' Trainer and for every trainer of TRL."""
 
-from __future__ import annotations
-
 from transformers import TrainerCallback
 
 from opsctl.integrations.opsctl_contract import TransformersHooks, newest_checkpoint

@@ -4,8 +4,6 @@ A copy has the name of its content: `code/<hash>/`. body.sh starts the trainer i
 origin. `opsctl edit`, and a launch, take a new copy.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -6,8 +6,6 @@ index, references and ignored names of the checkout, and of its settings only va
 machine's settings are left out as well, because the repository says which of their filters apply.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """The complete submission of a train, computed from its settings. Pure: a dry run is the first half of a launch."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

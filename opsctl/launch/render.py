@@ -1,7 +1,5 @@
 """Render text for Slurm and bash: directives, commands whose words arrive unchanged, templates without gaps; pages."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 An attempt that starts while files are replaced still finds a set that runs.
 """
 
-from __future__ import annotations
-
 import difflib
 import shutil
 import uuid

@@ -4,8 +4,6 @@ one runs or waits to be finished.
 A page that starts a rollback leaves the process, and its output, in files beside the record of the rollback.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A launch can be interrupted, or end without an answer from Slurm. The next launc
 submits, so a train is neither submitted twice nor lost.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace

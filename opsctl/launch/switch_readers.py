@@ -1,7 +1,5 @@
 """Whether a trainer reads the files of opsctl, as far as its command shows, and save switches that are not answered."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ The ids follow from the train's name and the nonce of its first submission, so t
 An MLflow server chooses its ids itself; a trainer with opsctl_contract.py records the id for the next attempt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence

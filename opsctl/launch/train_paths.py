@@ -4,8 +4,6 @@ The copy of TRAIN.toml in a run directory, or in a revision, keeps the paths of 
 copy holds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reasons why Slurm lets a job wait, in plain words, and how each wait ends."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

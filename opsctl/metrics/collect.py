@@ -1,7 +1,5 @@
 """Collect the metrics: one query to Slurm for all trains, and the files of every train."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

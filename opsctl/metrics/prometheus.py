@@ -3,8 +3,6 @@
 A new metric needs a line in families.toml and one in collect.py. The endpoint has no authentication.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

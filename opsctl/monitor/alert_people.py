@@ -1,7 +1,5 @@
 """The last step of a watch cycle, for the owner of the site's alerts: answers, alerts, pings."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Do what the answers of listed people ask for: acknowledge, silence, hold, release; and answer everything else."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The result of a watch cycle, and its lines in the debug log."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field

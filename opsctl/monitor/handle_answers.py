@@ -1,7 +1,5 @@
 """Read the answers of people to alerts from every channel that has any, and have them applied."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

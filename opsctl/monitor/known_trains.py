@@ -1,7 +1,5 @@
 """The trains to watch: all below the root, or while the root cannot be listed, those that were listed last."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Read what the watchdogs of a cycle need: the queue, the trains and the nodes, each once."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Reconcile the trains of a root: finalize ended attempts, apply switches, carry out requests."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

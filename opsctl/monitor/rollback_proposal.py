@@ -1,7 +1,5 @@
 """The checkpoint to roll back to, for a finding about the loss or a damaged checkpoint: the newest one before it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Run the watchdogs of a cycle on their targets, and turn failures into findings."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

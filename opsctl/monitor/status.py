@@ -1,7 +1,5 @@
 """The status of a train, from one snapshot of the queue and the files of the run directory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

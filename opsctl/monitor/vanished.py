@@ -1,7 +1,5 @@
 """Findings for open alerts that no watchdog reported in a cycle: a node that the train left, a removed train."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The watch cycle: reconcile the trains, run every watchdog once, alert people of transitions."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace

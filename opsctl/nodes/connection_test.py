@@ -1,7 +1,5 @@
 """The connection test: whether two nodes that reach each other both fail to reach a third node by TCP."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Carry out node plans: drain, undrain, and exclude nodes that opsctl may not drain from this site's trains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass

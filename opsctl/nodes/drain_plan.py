@@ -4,8 +4,6 @@ A plan never drains a node of unknown health, never exceeds the cap, and never t
 service.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

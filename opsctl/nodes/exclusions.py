@@ -1,7 +1,5 @@
 """Nodes that this site's trains must not use, each until its exclusion expires."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

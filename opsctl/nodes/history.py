@@ -4,8 +4,6 @@ A cloud may return a faulty GPU under a new node name. Incidents are therefore a
 UUID and serial number.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Summaries of the stored history of nodes around the end of an attempt, for `opsctl why`. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """How suspect a node is by its history: its incidents and drains of the last days, and its flaky GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 

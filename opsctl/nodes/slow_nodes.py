@@ -3,8 +3,6 @@
 A slow node is a hint for people. Nothing is excluded, drained or scored for it. Pure, but for the reading of the files.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Run every check of preflight on a train. An error that the user allows becomes a warning, and is journalled."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

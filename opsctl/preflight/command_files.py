@@ -1,7 +1,5 @@
 """The files that a command names, and which of them are missing where the trainer starts."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Sequence

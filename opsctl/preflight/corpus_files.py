@@ -1,7 +1,5 @@
 """A corpus in Megatron's indexed format, from the header and the last entry of its index."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The limits that hold for a job: of its QOS, of its association, and of the accounts above."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from opsctl.base.model import Accounting, Association, JobSpec, Partition, Qos

@@ -1,7 +1,5 @@
 """Facts about the cluster and the files of a train, gathered once (gather_facts.py) and passed to every check."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

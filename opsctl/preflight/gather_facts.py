@@ -1,7 +1,5 @@
 """Gather the facts for all checks, once. Only `gather_cluster` asks Slurm. Facts that fail are recorded as unknown."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

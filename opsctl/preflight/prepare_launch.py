@@ -1,7 +1,5 @@
 """The first half of a launch: load the train, check it, and plan its submission. A dry run ends here."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The types of preflight: the launch request, the check, and the problem that a check reports."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

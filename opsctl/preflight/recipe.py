@@ -1,7 +1,5 @@
 """The recipe of a training: model, layout and batches, from [trainer] or from the flags of another trainer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The trainer's formulas count what this trainer keeps, which tests compare with w
 fitted to published measurements of many trainers.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from opsctl.calc import gpu_memory

@@ -1,7 +1,5 @@
 """Directories of checkpoints that a train would share with another train in the queue."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The time of a step and of a save: measured in the last attempt, else predicted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opsctl.base.errors import InputError

@@ -13,8 +13,6 @@ abbreviates  whether a unique beginning of a name stands for the name, as with a
 refuses    mistakes with which the trainer itself stops at its start
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The attempts of a train, from the journal, their own records and Slurm's accounting, without the log."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The contents of a report, added up from the spans of the effective-time ledger. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

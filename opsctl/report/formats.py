@@ -1,7 +1,5 @@
 """A report as text, rows and JSON, shared by the terminal, Markdown and HTML. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Patterns of users for log lines, searched by RE2 in linear time: lines may be hostile, and patterns careless."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from opsctl.base.tables import read_package_table

@@ -1,7 +1,5 @@
 """`[container]` of TRAIN.toml: the container in which the ranks run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Literal

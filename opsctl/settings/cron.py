@@ -1,7 +1,5 @@
 """Periodic jobs and the drivers that run them: `[cron]` of site.toml."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated, Literal

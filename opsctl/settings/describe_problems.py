@@ -6,8 +6,6 @@ only at the second attempt. Here the validators are called with the valid fields
 field is skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin

@@ -1,7 +1,5 @@
 """Field types and the base class of settings tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import suppress

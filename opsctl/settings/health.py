@@ -1,7 +1,5 @@
 """Remote shells and thresholds of health checks: `[remote]` and `[health]` of site.toml."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """`[progress]` of TRAIN.toml: where the progress of a foreign trainer shows."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator, Field

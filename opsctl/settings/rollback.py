@@ -1,7 +1,5 @@
 """The `[rollback]` table of TRAIN.toml: words for a foreign trainer, and the values that `opsctl rollback` sets."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 without opsctl's dependencies: nodes/health/node_local.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _OF_GPUS = ("clocks", "dcgm", "fabric", "nvlink", "pcie", "persistence", "processes", "recovery", "versions")

@@ -1,7 +1,5 @@
 """Parse sacctmgr's tables of accounts, QOS and limits. Pure; a malformed row is skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from opsctl.base.model import Accounting, Association, Qos

@@ -1,7 +1,5 @@
 """The nodes that one start of a job uses, when these are not all its nodes: it has spares, or has lost a node."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain

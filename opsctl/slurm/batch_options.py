@@ -3,8 +3,6 @@
 Source: getopt_long(3): a prefix of a long option's name stands for the option, if no other option has the prefix.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

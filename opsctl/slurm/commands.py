@@ -1,7 +1,5 @@
 """Slurm through its own commands: an argument list, a timeout, a parser."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Mapping, Sequence

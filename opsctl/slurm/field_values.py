@@ -1,7 +1,5 @@
 """Parse single fields of Slurm's output: times, array indices, limits. Raise nothing unless the docstring says so."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from datetime import UTC, datetime

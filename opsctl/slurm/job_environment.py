@@ -1,7 +1,5 @@
 """What the environment of a process in a job says about the job, by the variables that Slurm sets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 

@@ -3,8 +3,6 @@
 The programs end every field with a random mark, so that no job name can imitate a field's end.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress

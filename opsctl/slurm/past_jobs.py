@@ -1,7 +1,5 @@
 """Jobs from a file with the output of `sacct`: when they were submitted, started and ended."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Translate the error messages of Slurm's programs into opsctl's errors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Slurm's words for the states of jobs and nodes. A word that is not known is never an end, nor a node in service."""
 
-from __future__ import annotations
-
 from opsctl.base.model import JobState
 from opsctl.base.tables import read_package_table
 

@@ -1,7 +1,5 @@
 """Run commands through Slurm: as a step in a job of the caller, or as a short job on an idle node. Hold idle nodes."""
 
-from __future__ import annotations
-
 import math
 import re
 import secrets

@@ -5,8 +5,6 @@ needed; a file that is full is renamed to `.old` under a lease. Hosts have files
 systems do not append atomically for several hosts.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 

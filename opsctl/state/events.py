@@ -4,8 +4,6 @@ A line names its format and the version of opsctl that wrote it. Lines without a
 reasons and formats; `upgrade` reads them. A kind that this version does not know becomes an UnknownEvent.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Only regular files are opened, never through a link, and none is read beyond the
 open files. The functions that need no opsctl live in the trainer, which must not import opsctl.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fnmatch

@@ -5,8 +5,6 @@ into account; readers start there. It is made by the train's owner, as only the 
 reader goes back to the files if one of them is not the file that the snapshot speaks of.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 A lease is a hard link. Creating a link is atomic on every file system, also where flock() is missing or only local.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Why a train is held or cancelled, and why nodes are excluded: the facts, and their words in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

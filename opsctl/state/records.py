@@ -4,8 +4,6 @@ Every file names its format and the version of opsctl that wrote it. A file may 
 this version does not know is kept in `extra`, if the class has that field, and is written again with the others.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Everybody in the site's group can write here, so a request is read by a strict g
 directory is set aside by the owner.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import stat

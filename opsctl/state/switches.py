@@ -5,8 +5,6 @@ directory where others can rename files, the owner armed the switch only if the 
 if nobody else could have written or renamed it since.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

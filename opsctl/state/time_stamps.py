@@ -1,7 +1,5 @@
 """Time stamps that another machine's clock wrote. A stamp from the future counts as now. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

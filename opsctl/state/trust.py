@@ -1,7 +1,5 @@
 """Check who could have written a path: every name on the way, every link, and where the path leads."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Measure space, inodes and quotas, and find the largest users."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -4,8 +4,6 @@ The commands that need torch; `opsctl checkpoint` lists, verifies and removes ch
 Exit codes: 0 done; 1 the exported model gives other logits; 2 refused, nothing changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Export of a checkpoint to Hugging Face's `transformers`, one file of weights per layer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import chain

@@ -1,7 +1,5 @@
 """The `config.json` of Hugging Face's transformers, from and to the table of the model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Read by the trainer, which imports some models, and by the planner, which plans any. Standard library only.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Channels. A new channel needs a module here, a line in CHANNELS and a table in opsctl/settings/alerts.py."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, Protocol
 

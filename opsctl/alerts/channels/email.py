@@ -1,7 +1,5 @@
 """Mail, by SMTP or by the machine's sendmail. Answers are replies to signed Message-IDs, read over IMAP."""
 
-from __future__ import annotations
-
 import contextlib
 import email.policy
 import hashlib

@@ -1,7 +1,5 @@
 """The dead-man's switch: an outside service receives a ping per watch cycle and raises an alarm when pings stop."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from urllib.parse import urlsplit
 

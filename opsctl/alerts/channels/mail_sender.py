@@ -1,7 +1,5 @@
 """Who sent a mail, as the own mail server has verified it. What a mail says of itself proves nothing."""
 
-from __future__ import annotations
-
 import email
 import email.policy
 import email.utils
@@ -44,7 +42,7 @@ def _is_fresh(date: str, now: datetime) -> bool:
 
 def _drop_texts(value: str) -> str:
     """Return a header in lower case without comments and quoted texts, which hold what the sender likes."""
-    kept, depth, is_quoted, is_escaped = [], 0, False, False
+    outside, depth, is_quoted, is_escaped = [], 0, False, False
     for character in value:
         if is_escaped or character == "\\":
             is_escaped = not is_escaped
@@ -54,8 +52,8 @@ def _drop_texts(value: str) -> str:
         elif not is_quoted and character in "()":
             depth = depth + 1 if character == "(" else max(0, depth - 1)
         elif not is_quoted and not depth:
-            kept.append(character)
-    return "".join(kept).lower()
+            outside.append(character)
+    return "".join(outside).lower()
 
 
 def _proves(result: str, address: str) -> bool:

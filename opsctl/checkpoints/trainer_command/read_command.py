@@ -1,7 +1,5 @@
 """Read a trainer's command with the scripts and configuration files that it names."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

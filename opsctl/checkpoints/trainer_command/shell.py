@@ -1,7 +1,5 @@
 """Shell text: words, variables, assignments and here-documents. Linear in the text, and never executed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice

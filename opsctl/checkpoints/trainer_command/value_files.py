@@ -5,8 +5,6 @@ itself, have no value. Bytes, depth, parts of YAML and values are bounded, and s
 object however often it is named, and a file that exceeds a bound has no values.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import stat

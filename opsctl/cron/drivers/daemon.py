@@ -1,7 +1,5 @@
 """The daemon driver: APScheduler in the foreground, for tmux or systemd. Every tick is a separate process."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Sequence

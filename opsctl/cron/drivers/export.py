@@ -3,8 +3,6 @@
 The first exported tick selects this driver, so that missing ticks are noticed from then on.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Sequence
 

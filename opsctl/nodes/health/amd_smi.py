@@ -3,8 +3,6 @@
 amd-smi reports less than nvidia-smi: no recovery action, no clock event reasons; bad pages instead of rows.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Make the results of a check: evidence, remedy, and `gpu=` for the UUID of the affected GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Parse what /sys says about a node, and the SMART logs of NVMe disks. Pure. Raises nothing for any input."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Parse the output of the system's own programs on a node. Pure. Raises nothing for any input."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Health checks judge a node by these tables, and the diagnosis judges a log of a training that quotes such lines.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

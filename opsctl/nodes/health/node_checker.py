@@ -1,7 +1,5 @@
 """Check nodes: gather the data of every node once, judge the data, store the results."""
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@
 Exit codes and the line of a failure are those of NHC. Unknown is no failure: a missing tool or a timeout never drains.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

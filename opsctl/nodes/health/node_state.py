@@ -1,7 +1,5 @@
 """The data of a health check: what was gathered, what the checks found, and the verdict on the node."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field

@@ -4,8 +4,6 @@ Versions differ in words (`Yes`, `1`, `Enabled`) and in fields; a value that a d
 `N/A`, `[N/A]`, `Requested functionality has been deprecated`, or is missing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET

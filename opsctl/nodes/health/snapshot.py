@@ -1,7 +1,5 @@
 """Render the gathering script and parse its output into a NodeSnapshot. Parsing raises nothing."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nodes are of one kind if Slurm's configuration (CPUs, memory, gres), the product
 are equal. A value is usual if more than half of all nodes of the kind, and at least three other nodes, agree on it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from statistics import median_low

@@ -1,7 +1,5 @@
 """Combine the results of all checks into a verdict on a node. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Run one command on many nodes at the same time, on every node by the first route that works."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """Every check by its name. Adding one: a function in a file of this directory, a line here, its source and sentences in
 checks.toml, cases in tests/corpus/preflight, a row in docs/reference/preflight-checks.md."""
 
-from __future__ import annotations
-
 from opsctl.preflight.checks import (
     accounting,
     duplicates,

@@ -4,8 +4,6 @@ Slurm refuses a job that exceeds a limit alone (MaxSubmit, or a QOS with DenyOnL
 job that exceeds a limit only together with other jobs waits for these jobs, which is no problem.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Numbers that are set in two places and must agree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files that a command names: scripts, settings, and corpora, weights and tokenizers made for this model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from opsctl.preflight.command_files import find_program, name_mistake

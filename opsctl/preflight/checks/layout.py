@@ -1,7 +1,5 @@
 """The layout of model and batches over the ranks: which numbers must divide which, and the GPU memory needed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from opsctl.base.errors import InputError

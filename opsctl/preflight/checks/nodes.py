@@ -1,7 +1,5 @@
 """The nodes, and software versions that are known to hang."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

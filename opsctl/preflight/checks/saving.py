@@ -1,7 +1,5 @@
 """Checkpoints, from interval and space to whether the next task goes on where the last one ended; and evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from posixpath import normpath

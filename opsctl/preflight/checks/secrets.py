@@ -1,7 +1,5 @@
 """Secrets in TRAIN.toml. The body of a train and the words of its command can be read by every user."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

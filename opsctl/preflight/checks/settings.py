@@ -1,7 +1,5 @@
 """Settings that often go wrong: names, cores, GPUs, and leftovers of debugging."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

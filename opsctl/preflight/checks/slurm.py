@@ -1,7 +1,5 @@
 """Settings with which Slurm refuses a train or never starts it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Set
 from dataclasses import replace

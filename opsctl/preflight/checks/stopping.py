@@ -1,7 +1,5 @@
 """Stopping in time: signals, deadlines and switches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

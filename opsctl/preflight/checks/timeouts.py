@@ -1,7 +1,5 @@
 """Time limits and ports that a train sets to a fixed number."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

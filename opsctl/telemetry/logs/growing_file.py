@@ -1,7 +1,5 @@
 """Read a growing file on disk: onwards from a position, through rotation and truncation, or backwards from its end."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

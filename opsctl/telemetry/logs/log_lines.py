@@ -1,7 +1,5 @@
 """Lines of logs, in bytes: split from a stream, parsed for their node and rank, merged in order of time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

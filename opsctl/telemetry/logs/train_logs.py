@@ -1,7 +1,5 @@
 """The logs of one train: main_log with pulse.log, or the logs of the ranks of one attempt."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One step of a training run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

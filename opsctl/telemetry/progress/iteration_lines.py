@@ -1,7 +1,5 @@
 """The newest steps in a log of any size, and a sample of all steps: of any trainer whose lines are known."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from itertools import islice

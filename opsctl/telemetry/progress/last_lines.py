@@ -1,7 +1,5 @@
 """What the last lines of an attempt say about the end of the training, by the patterns of log_events.toml."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a log line says about saves, resumes, signals and the end, by the patterns of log_events.toml. Pure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The formats of trainers' log lines, read from log_formats.toml and compiled. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Collect steps, saves and times from the chunks of a log with Megatron's lines."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Read a whole log once, from beginning to end, for its steps, saves and times: of any trainer with known lines."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import os

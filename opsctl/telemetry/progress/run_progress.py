@@ -1,7 +1,5 @@
 """The progress of a run, from its heartbeat and from bounded samples of its log."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

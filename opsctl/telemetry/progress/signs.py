@@ -3,8 +3,6 @@
 Bounded: at most 3 MiB of the log and the entries of `checkpoints/scan.py` are read. Needs no torch.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

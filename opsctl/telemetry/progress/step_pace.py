@@ -1,7 +1,5 @@
 """The pace of a run: the usual time of its steps, and estimates for lines that do not log a time. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable

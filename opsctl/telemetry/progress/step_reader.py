@@ -3,8 +3,6 @@
 The formats of a log are learnt from its first lines. Values on lines of their own belong to the step before them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

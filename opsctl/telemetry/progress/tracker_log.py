@@ -3,8 +3,6 @@
 Every file is one start of the trainer, and so is every place where the step goes back.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

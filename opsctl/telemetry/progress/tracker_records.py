@@ -4,8 +4,6 @@ Formats: TensorFlow's TFRecord with event.proto and summary.proto; W&B's leveldb
 Checksums are not verified: a file that is still written to ends within a record.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,7 +1,5 @@
 """The settings of a launched train, as far as they can be read: for readers that must not fail."""
 
-from __future__ import annotations
-
 from opsctl.base.errors import OpsctlError
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json

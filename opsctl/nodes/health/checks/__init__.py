@@ -4,8 +4,6 @@ To add a check: write such a function in the module of what it checks, add a lin
 and a test that shows the check with and without a result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from opsctl.nodes.health.check_results import Results

@@ -1,7 +1,5 @@
 """Checks that compare a node with the other nodes of this check."""
 
-from __future__ import annotations
-
 from opsctl.nodes.health.check_results import Results, note, unknown
 from opsctl.nodes.health.node_state import NONE, CheckInput, NodeSnapshot
 from opsctl.nodes.health.usual_hardware import GPUS, MEMORY, NVLINKS, ON_BUS, PORTS

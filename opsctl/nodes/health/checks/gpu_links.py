@@ -1,7 +1,5 @@
 """Checks of the links of GPUs: NVLink, fabric manager and PCIe."""
 
-from __future__ import annotations
-
 from opsctl.nodes.health.check_results import Results, degraded, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 from opsctl.nodes.health.usual_hardware import NVLINKS

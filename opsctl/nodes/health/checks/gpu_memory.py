@@ -1,7 +1,5 @@
 """Checks of GPU memory: errors, remapped rows and retired pages."""
 
-from __future__ import annotations
-
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, Gpu, NodeSnapshot
 from opsctl.settings.thresholds import Thresholds

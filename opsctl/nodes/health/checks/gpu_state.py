@@ -1,7 +1,5 @@
 """Checks of GPUs: present, working and not slowed down."""
 
-from __future__ import annotations
-
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.kernel_lines import RECOVERY_ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity, Smi

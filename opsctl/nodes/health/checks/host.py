@@ -1,7 +1,5 @@
 """Checks of the host: memory, processes, clock and settings."""
 
-from __future__ import annotations
-
 from opsctl.base.units import format_size
 from opsctl.nodes.health.check_results import Results, degraded, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Hardware, NodeSnapshot, Severity

@@ -4,8 +4,6 @@ The expected number of ports and their rate are those of the site's settings, of
 of its kind. A slower rate is evidence: a cable or a transceiver has lost lanes (AzNHC check_hw_ib, gcm check-ibstat).
 """
 
-from __future__ import annotations
-
 import re
 
 from opsctl.base.units import format_duration

@@ -4,8 +4,6 @@ A row reports under its own check: xid, sxid, gpu_driver, amdgpu, mlx5, machine_
 lustre. A log that users may not read is unknown once, as kernel_log.
 """
 
-from __future__ import annotations
-
 from opsctl.nodes.health.check_results import Results
 from opsctl.nodes.health.checks.xid import MAX_LINE_CHARS, list_recent_lines, report_unread
 from opsctl.nodes.health.kernel_lines import NONE, LineRow, find_row, read_rows

@@ -1,7 +1,5 @@
 """Checks of shared memory, file systems and disks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from opsctl.base.units import format_size

@@ -1,7 +1,5 @@
 """Check the Xid lines of the kernel log since boot against xid.toml."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opsctl.nodes.health.check_results import Results
