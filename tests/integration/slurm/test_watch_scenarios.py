@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from opsctl.actions.build_digest import build_digest
@@ -190,6 +191,28 @@ def test_hang_is_only_reported_without_hang_cancels(make, slurm, clock, tmp_path
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
     assert (finding.level, finding.done) == (Level.CRITICAL, ())
     assert train.task(1).state is JobState.RUNNING
+
+
+def test_hung_task_whose_guard_does_not_react_is_cancelled(make, slurm, clock, tmp_path):
+    train = make("hang_minutes = 10\nstacks_seconds = 0\nhang_cancels = true")
+    app = app_of(tmp_path, slurm.env(), clock)
+    array = train.submit("touch begun; sleep 600")
+    train.wait_for("begun")
+    cycle(app, "hang")
+    with train.run.main_log.open("a") as log:
+        log.write(LINE.format(step=10, loss=2.5) + "\n")
+    cycle(app, "hang")
+    for process in psutil.process_iter(["cmdline"]):
+        if (process.info["cmdline"] or [])[-2:] == ["opsctl.start_guard", str(train.run.path)]:
+            process.suspend()
+    done = []
+    for minutes in (11.0, 11.5, 13.0):
+        clock.ahead = timedelta(minutes=minutes)
+        done.append(find_finding(cycle(app, "hang"), "hang/gpt").done)
+    asked, cancelled = f"opsctl asked the guard of {array}_1.0 to end the ranks", f"opsctl cancelled {array}_1, so that"
+    assert done[:2] == [(asked,), ()]
+    assert done[2][0].startswith(cancelled)
+    until(lambda: not train.task(1).state.is_active)
 
 
 @pytest.fixture
