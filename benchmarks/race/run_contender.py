@@ -25,7 +25,7 @@ from race.time_account import Account, Event, Sample, account, recoveries
 from race.with_opsctl import Opsctl, OpsctlDefault
 
 HELD = {"JobHeldUser", "JobHeldAdmin"}
-LOOK_S = 0.5
+LOOK_S = 1.0
 CONTENDERS = {
     "plain": contenders.Plain,
     "loop": partial(contenders.Plain, launch=contenders.LOOP),
