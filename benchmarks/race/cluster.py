@@ -31,9 +31,9 @@ def slurm(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def queue() -> list[Row]:
-    """The race's jobs, those that ended lately among them."""
-    text = slurm("squeue", "--noheader", "--array", "--states=all", "--name=race", "--format=%i|%A|%T|%S|%e|%r")
+def queue(name: str = "race") -> list[Row]:
+    """The jobs of this name, those that ended lately among them."""
+    text = slurm("squeue", "--noheader", "--array", "--states=all", f"--name={name}", "--format=%i|%A|%T|%S|%e|%r")
     return [read(line.split("|")) for line in text.splitlines()]
 
 

@@ -55,8 +55,14 @@ def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, .
         done=[],
     )
     others = Others(course=course)
-    begin = await_start(place)
-    contender.start()
+    if course.others:
+        others.hold_all()
+        contender.start()
+        begin = await_start(place)
+        others.give_back()
+    else:
+        begin = await_start(place)
+        contender.start()
     samples = []
     while (now := time.time()) < begin + seconds:
         night.pass_to(now - begin)

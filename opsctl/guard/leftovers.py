@@ -1,8 +1,9 @@
-"""End what an earlier start left behind on this node: `python -P -m opsctl.guard.leftovers ATTEMPT SECONDS`.
+"""End what an earlier start left behind on this node: `python -P -m opsctl.guard.leftovers RUN_DIR ATTEMPT SECONDS`.
 
 Runs on every node that is used again, before the next start, with nothing but the standard library. A process belongs
-to the earlier start if its environment names the attempt, as that of the body and of all below it does. Prints the name
-of the node once none is left.
+to the earlier start if its environment names the run directory and the attempt, as that of the body and of all below it
+does. On a machine with several sandboxes, trains have attempts of the same name. Prints the name of the node once none
+is left.
 """
 
 import os
@@ -17,14 +18,15 @@ SHARED_MEMORY = ("nccl-", "torch_", "psm_", "__KMP_", "sem.mp-")
 LOOK_EVERY_S = 0.05
 
 
-def find_leftovers(attempt: str) -> list[int]:
+def find_leftovers(run_dir: str, attempt: str) -> list[int]:
     """Return the processes of this user that belong to an attempt, without this one and those above it."""
-    mark, own, found = f"TRAIN_ATTEMPT={attempt}".encode(), _list_own(), []
+    marks = {os.fsencode(f"TRAIN_RUN_DIR={run_dir}"), f"TRAIN_ATTEMPT={attempt}".encode()}
+    own, found = _list_own(), []
     for entry in os.scandir("/proc"):
         with suppress(OSError):
             if entry.name.isdecimal() and int(entry.name) not in own and entry.stat().st_uid == os.geteuid():
                 environment = Path(entry.path, "environ").read_bytes()
-                found += [int(entry.name)] * (mark in environment.split(b"\0"))
+                found += [int(entry.name)] * marks.issubset(environment.split(b"\0"))
     return found
 
 
@@ -51,9 +53,9 @@ def remove_shared_memory(directory: Path = Path("/dev/shm")) -> None:  # noqa: S
 
 def main(argv: list[str]) -> int:
     """Kill the processes of the attempt until none is left or the time is over; return 1 if one is left."""
-    attempt, limit_s = argv[0], float(argv[1])
+    run_dir, attempt, limit_s = argv[0], argv[1], float(argv[2])
     until_s = time.monotonic() + limit_s
-    while pids := find_leftovers(attempt):
+    while pids := find_leftovers(run_dir, attempt):
         if time.monotonic() > until_s:
             sys.stderr.write(f"processes of {attempt} cannot be ended: {pids}\n")
             return 1

@@ -123,7 +123,8 @@ class NextStart:
 
     def _clear(self, restart: Restart, allocation: JobNodes) -> Restart:
         """End what the attempt left behind; leave out nodes that do not answer or cannot be cleared."""
-        argv = (sys.executable, "-P", "-m", "opsctl.guard.leftovers", self.attempt.name, f"{CLEAR_S:g}")
+        run_dir = str(self.arrays.run.path)
+        argv = (sys.executable, "-P", "-m", "opsctl.guard.leftovers", run_dir, self.attempt.name, f"{CLEAR_S:g}")
         done = run_on_all(self.runner, own_job(self.env), restart.usable, argv, timeout=CLEAR_S + STEP_S)
         usable = tuple(node for node in restart.usable if node in done.out.split())
         if left_out := [node for node in restart.usable if node not in usable]:
