@@ -26,7 +26,7 @@ from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 STOPPED_FLOOR_S = 20.0
 """Minimum of a learnt limit for a stopped rank: time for a person or a program that stops a process for a moment."""
-IDLE_FLOOR_S = 60.0
+IDLE_FLOOR_S = 45.0
 """Minimum of a learnt limit for idle ranks if a restart keeps the nodes: a mistake costs some steps, but once only."""
 PATIENT_FLOOR_S = 300.0
 """The same if a restart costs the nodes, or right after an attempt that hung: the ranks may wait for a service or a

@@ -193,7 +193,7 @@ class GuardSettings(SettingsTable):
         ge=0,
         description="time without progress, while a rank is stopped by a signal or no rank uses the CPU, until the"
         " guard ends the hung attempt; 0: never; unset: learnt from the rhythm of the log, at least 20 for a stopped"
-        " rank and 60 for idle ranks; 300 if a restart costs the nodes, or if the last attempt hung",
+        " rank and 45 for idle ranks; 300 if a restart costs the nodes, or if the last attempt hung",
     )
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
 

@@ -93,7 +93,7 @@ def test_one_stopped_rank_is_enough(attempt):
     assert "rank 5" in attempt.wait(30)
 
 
-@pytest.mark.parametrize(("is_restart_cheap", "limit_s"), [(True, 60), (False, 300)])
+@pytest.mark.parametrize(("is_restart_cheap", "limit_s"), [(True, 46), (False, 300)])
 def test_idle_ranks_are_a_hang_sooner_if_a_restart_is_cheap(attempt, is_restart_cheap, limit_s):
     attempt.quiet.is_restart_cheap = lambda: is_restart_cheap
     attempt.train(30)
