@@ -21,6 +21,17 @@ MAX_PROBLEMS = 200
 """Described of one file, which another user may have filled with a million keys."""
 
 
+PLAIN_WORDS = {
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list",
+    "a valid dictionary": "a table",
+}
+"""For words of pydantic that a settings file has not."""
+
+
 def list_problems(model: type[BaseModel], value: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
     """Return the problems of single fields, then those between fields."""
     errors = [error_details for error_details in error.errors() if not _is_echo(error_details)][:MAX_PROBLEMS]
@@ -45,16 +56,26 @@ def _describe(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -
     if error["type"] == "extra_forbidden":
         models, _ = _walk(model, error["loc"][:-1])
         known = sorted(set().union(*(table.model_fields for table in models)))
-        near = get_close_matches(str(key), known, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        return f"{place}: unknown key; {advice}"
-    message = error["msg"].removeprefix("Value error, ")
+        return f"{place}: unknown key; {_advise(str(key), known)}"
+    if error["type"] == "union_tag_invalid":
+        kind, kinds = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return f"{place}: kind {kind!r:.60} is unknown; {_advise(str(kind), kinds)}"
+    if error["type"] == "union_tag_not_found":
+        return f"{place}: kind is missing"
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    for words, plain in PLAIN_WORDS.items():
+        message = message.replace(words, plain)
     if error["type"] == "missing":
         return f"{place}: missing"
     # A table is not shown, since a table may contain a secret.
     is_shown = error["type"] != "value_error" and not isinstance(error["input"], dict)
     shown = f", got {error['input']!r:.60}" if is_shown else ""
     return f"{place}: {message}{shown}" if place else f"{message}{shown}"
+
+
+def _advise(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def _walk(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[type[BaseModel]], list[str]]:

@@ -7,11 +7,13 @@ from datetime import time
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from opsctl.base.units import parse_duration, parse_size
 
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
+UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+"""Ends of keys that name the unit of a duration."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -19,6 +21,14 @@ class SettingsTable(BaseModel):
     """Base of every table: unknown keys are refused, values are not converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_durations(cls, table: Any) -> Any:
+        """Convert texts such as "90m" to the unit of their key; a number is in that unit already."""
+        if not isinstance(table, dict):
+            return table
+        return {key: _to_unit(key, value) for key, value in table.items()}
 
 
 def must(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
@@ -32,6 +42,17 @@ def must(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
         raise ValueError(message.format(value))
 
     return AfterValidator(check)
+
+
+def _to_unit(key: object, value: object) -> object:
+    unit_s = UNITS_S.get(str(key).rpartition("_")[2])
+    if unit_s is None or not isinstance(value, str):
+        return value
+    try:
+        amount = parse_duration(value).total_seconds() / unit_s
+    except ValueError:
+        return value  # the field refuses it
+    return int(amount) if amount.is_integer() else amount
 
 
 def _parse_size(value: object) -> object:

@@ -84,7 +84,7 @@ def test_site_without_root_is_checked_as_a_site(tmp_path):
         opsctl("config", "check", tmp_path / "s.toml")
     assert caught.value.message.splitlines()[1:] == [
         "  root: missing",
-        "  [cron.drivers] 0: Input should be 'slurm', 'daemon' or 'export', got 'x'",
+        "  [cron.drivers] 0: must be 'slurm', 'daemon' or 'export', got 'x'",
         "  [cron] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris",
         "  rot: unknown key; did you mean 'root'?",
     ]

@@ -27,7 +27,7 @@ def site(**alerts):
 
 def test_unknown_kind_of_channel_shows_no_secret():
     [problem] = problems(channels={"mail": {"kind": "emial", "password": "hunter2"}})
-    assert problem.startswith("[alerts.channels] mail: Input tag 'emial' found using 'kind' does not match")
+    assert problem.startswith("[alerts.channels] mail: kind 'emial' is unknown; did you mean 'email'?")
     assert "hunter2" not in problem
 
 

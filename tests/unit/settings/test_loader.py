@@ -63,7 +63,7 @@ def test_problems_of_fields_and_tables_are_reported_together():
 
 
 def test_invalid_field_hides_problems_between_fields():
-    assert problems(command=5) == ["command: Input should be a valid tuple, got 5"]
+    assert problems(command=5) == ["command: must be a list, got 5"]
     with pytest.raises(ConfigError) as caught:
         parse(TrainSettings, {"name": "gpt", "slurm": SLURM, "commnd": ["x"]}, "t.toml")
     assert caught.value.problems == ("commnd: unknown key; did you mean 'command'?",)
@@ -159,8 +159,22 @@ def test_nul_byte_is_refused():
     assert problems(command=["a\0b"]) == ["[command] 0: contains a NUL byte, which cannot be passed to a program"]
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("held_hours", "3h", 3),
+        ("held_hours", "90m", 1.5),
+        ("timeout_seconds", "2m", 120),
+        ("cron_minutes", "1h30m", 90),
+    ],
+)
+def test_duration_is_read_in_the_unit_of_its_key(key, text, value):
+    for given in (text, value):
+        assert getattr(parse(SiteSettings, {"root": "/trains", "watch": {key: given}}, "s").watch, key) == value
+
+
 def test_quoted_number_is_refused():
-    assert problems(slurm={**SLURM, "nodes": "2"}) == ["[slurm] nodes: Input should be a valid integer, got '2'"]
+    assert problems(slurm={**SLURM, "nodes": "2"}) == ["[slurm] nodes: must be an integer, got '2'"]
 
 
 def write(path, text):
@@ -226,7 +240,7 @@ def test_root_may_hold_a_variable(monkeypatch):
 def test_site_needs_a_root(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_site(write(tmp_path / "site.toml", 'engine = "pbs"\n'))
-    assert caught.value.problems == ("root: missing", "engine: Input should be 'slurm' or 'sandbox', got 'pbs'")
+    assert caught.value.problems == ("root: missing", "engine: must be 'slurm' or 'sandbox', got 'pbs'")
 
 
 def test_site_of_the_environment_overrides_the_default(monkeypatch, tmp_path):
