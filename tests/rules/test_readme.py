@@ -89,3 +89,5 @@ def test_index_lists_records_once() -> None:
     folder = ROOT / "docs" / "adr"
     listed = re.findall(r"^\| \d{4} \| \[.*?\]\((.*?)\)", (folder / "index.md").read_text(), re.MULTILINE)
     assert listed == sorted(path.name for path in folder.glob("0*.md"))
+    numbers = [name[:4] for name in listed]
+    assert len(numbers) == len(set(numbers)), "two records with one number"
