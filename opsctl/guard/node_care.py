@@ -98,7 +98,7 @@ class NodeCare:
         )
         alone = test.test_alone(nodes)
         result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
-        return all_reduce.judge_nodes(test, alone, result, {})
+        return all_reduce.judge_nodes(test, alone, result, {}, {})
 
     def _make_checker(self, slurm: Slurm, timeout_s: float) -> NodeChecker:
         site = self.site.model_copy(update={"section_seconds": min(timeout_s, self.site.section_seconds)})

@@ -213,7 +213,11 @@ def estimate_minutes(options: TestOptions, nodes: int, pairs: int) -> int:
 
 
 def judge_nodes(
-    test: CollectiveTest, alone: Mapping[str, Verdict], result: SearchResult, speeds: Mapping[str, float]
+    test: CollectiveTest,
+    alone: Mapping[str, Verdict],
+    result: SearchResult,
+    speeds: Mapping[str, float],
+    intermittent: Mapping[str, int],
 ) -> list[Verdict]:
     """Return one verdict a node, from all rounds. Nodes that fail only with some other node are not blamed."""
     verdicts = dict(alone)
@@ -229,6 +233,8 @@ def judge_nodes(
             judge(node, health, f"{speed:.2f} GB/s in pairs; the median of all nodes is {median:.2f} GB/s", remedy)
     for node in result.bad:
         judge(node, Health.FAULTY, f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}")
+    for node, count in intermittent.items():
+        judge(node, Health.FAULTY, f"all-reduce in pairs failed {count} times, with several other nodes")
     for node in result.unsure:
         evidence = f"all-reduce of {fold(result.unsure)} fails; without a good node the bad node is not known"
         judge(node, Health.UNKNOWN, evidence, "add a good node to the test")

@@ -70,7 +70,7 @@ def judge(route: Route, *, pairs: int = 0) -> tuple[dict[str, Verdict], Collecti
     alone = test.test_alone(NODES)
     result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
     speeds = test.measure_pairs(result.good, pairs) if pairs else {}
-    return {verdict.node: verdict for verdict in judge_nodes(test, alone, result, speeds)}, test
+    return {verdict.node: verdict for verdict in judge_nodes(test, alone, result, speeds, {})}, test
 
 
 def count_health(verdicts: Mapping[str, Verdict]) -> dict[str, list[str]]:

@@ -1,11 +1,13 @@
 """The search for the nodes that make a collective test fail."""
 
 import math
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.nodes.collective_test.node_search import SearchResult, search
+from opsctl.nodes.collective_test.node_search import SearchResult, find_intermittent, search
 
 NODES = tuple(f"n{number:03}" for number in range(64))
 
@@ -74,3 +76,18 @@ def test_broken_link_blames_no_node(count, data):
     assert not result.bad
     assert not result.unsure
     assert any({*left, *right} == set(pair) for left, right in result.apart)
+
+
+@pytest.mark.parametrize(("share", "least"), [(0.5, 0.99), (0.25, 0.85), (0.0, 0.0)])
+def test_rounds_find_a_node_that_fails_sometimes(share: float, least: float) -> None:
+    nodes = [f"node{number}" for number in range(8)]
+    found = []
+    for seed in range(300):
+        rng = Random(seed)
+
+        def test(pairs: list[tuple[str, ...]], rng: Random = rng) -> list[bool]:
+            return ["node3" not in pair or rng.random() >= share for pair in pairs]
+
+        found.append(find_intermittent(nodes, test, 20))
+    assert all(set(result) <= {"node3"} for result in found)
+    assert sum(bool(result) for result in found) >= least * len(found)
