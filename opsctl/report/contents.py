@@ -93,8 +93,8 @@ FIRST = "first start"
 
 
 def known_cause(diagnosed: str) -> str:
-    """Return the diagnosed cause; empty if the diagnosis found nothing."""
-    return "" if diagnosed in {"nothing", "unknown"} else diagnosed
+    """Return the diagnosed cause; empty if the diagnosis found nothing beyond the outcome."""
+    return "" if diagnosed in {"nothing", "unknown", "end"} else diagnosed
 
 
 class Reliability(StrEnum):

@@ -66,6 +66,8 @@ def test_diagnosed_cause_counts_before_the_outcome(tmp_path: Path) -> None:
     assert "gpu-fell-off" in read_causes(report)
     assert next(cause_rows(report))[:3] == ("gpu-fell-off", "1", "16m 20s")
     assert "| gpu-fell-off | 1 | 16m 20s |" in markdown(report)
+    end.write_text(json.dumps({**json.loads(end.read_text()), "cause": "end"}))  # nothing beyond Slurm's word
+    assert not {"gpu-fell-off", "end"} & set(read_causes(train.report(END)))
 
 
 def test_report_ends_at_until(tmp_path: Path) -> None:
