@@ -11,9 +11,11 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo
 
 from opsctl.base.errors import MissingPackage, NotTrusted, OpsctlError
 from opsctl.base.nodesets import hostname
@@ -54,6 +56,10 @@ class App:
     """Runs programs in this process's environment."""
     trust: bool = False
     """Whether the user has asked to obey settings files that others could have written."""
+
+    def site_now(self) -> datetime:
+        """Return the time in the time zone of the site; in UTC without one."""
+        return self.clock.now().astimezone(ZoneInfo(self.site.alerts.time_zone or "UTC"))
 
     def with_clock(self, clock: Clock) -> App:
         return replace(self, clock=clock)

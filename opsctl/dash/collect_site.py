@@ -138,7 +138,7 @@ def _make_view(app: App, runs: Sequence[RunDir], slurm: SlurmAnswer, alerts: Seq
     cards = [_name_lost_nodes(card, nodes) for card in cards]
     return SiteView(
         site=app.site.alerts.site_name,
-        made=app.clock.now(),
+        made=app.site_now(),
         trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, -card.weight, card.name))),
         slurm=slurm.away,
         nodes=nodes,
@@ -185,7 +185,7 @@ def _make_card(
         events = app.journal(run).events()
     except (OpsctlError, OSError):
         events = []
-    now = app.clock.now()
+    now = app.site_now()
     state = read_rollback_state(run, app.clock)
     rollback = describe_rollback(state, run.name, now) if state else None
     return make_card(run, status, events, now, excluded, rollback=rollback, is_ours=may_act(run))
@@ -205,4 +205,4 @@ def _read_watch_age(app: App) -> WatchAge:
         last = max((entry.checked_at for entry in app.alert_ledger.read().entries.values()), default=None)
     except RunDirError:
         last = None
-    return WatchAge(last=last, now=app.clock.now())
+    return WatchAge(last=last, now=app.site_now())

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from opsctl.base.nodesets import fold
 from opsctl.dash.alert_groups import count_alerts
 from opsctl.dash.collect_site import SiteView, SlurmAnswer, collect_site, collect_train
 from opsctl.dash.log_search import LogExcerpt
-from opsctl.dash.show_times import format_age, format_ago, format_clock, format_minute
+from opsctl.dash.show_times import format_age, format_ago, format_clock, format_moment
 from opsctl.dash.steering import VERBS
 from opsctl.dash.train_card import TrainCard
 from opsctl.dash.train_detail import TrainDetail, try_detail
@@ -91,8 +91,8 @@ def _environment() -> Environment:
     )
     environment.filters["age"] = format_age
     environment.filters["json_data"] = _to_json
-    environment.filters["moment"] = lambda at: format_minute(at) if at else ""
-    environment.filters["exact"] = lambda at: f"{at.astimezone(UTC):%H:%M:%S} UTC"
+    environment.filters["moment"] = lambda at, now: format_moment(now, at) if at else ""
+    environment.filters["exact"] = lambda at: f"{at:%H:%M:%S %Z}"
     environment.filters["ago"] = lambda at, now: format_ago(now, at)
     environment.filters["clock"] = lambda at, now: format_clock(now, at)
     environment.filters["since"] = lambda at, now: format_clock(now, datetime.fromisoformat(at))

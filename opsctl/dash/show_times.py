@@ -1,6 +1,6 @@
-"""Times as the pages show them: ages in one unit, moments in UTC. Pure."""
+"""Times as the pages show them: ages in one unit, moments in the time zone of `now`. Pure."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 
 def format_age(seconds: float | timedelta) -> str:
@@ -17,26 +17,26 @@ def format_ago(now: datetime, at: datetime) -> str:
     return f"{format_age(now - at)} ago ({format_clock(now, at)})"
 
 
-def format_minute(at: datetime) -> str:
-    """Return a moment to the minute: `2026-03-01 12:00 UTC`."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+def format_moment(now: datetime, at: datetime) -> str:
+    """Return a moment to the second: `2026-03-01 12:00:07 UTC`."""
+    return f"{at.astimezone(now.tzinfo):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def format_clock(now: datetime, at: datetime) -> str:
     """Return a past moment as short as its age allows: `17:23 UTC`, `21 Nov 17:23 UTC`, `21 Nov 2025`."""
-    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    at = at.astimezone(now.tzinfo)
     if at.date() == now.date():
-        return f"{at:%H:%M} UTC"
+        return f"{at:%H:%M %Z}"
     if abs(now - at) < timedelta(days=300):
-        return f"{at.day} {at:%b %H:%M} UTC"
+        return f"{at.day} {at:%b %H:%M %Z}"
     return f"{at.day} {at:%b %Y}"
 
 
 def format_day_time(now: datetime, at: datetime) -> str:
     """Return a coming moment as short as its distance allows: `14:05 UTC`, `Tue 14:05 UTC`, `24 Nov`, `Mar 2027`."""
-    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    at = at.astimezone(now.tzinfo)
     if at.date() == now.date():
-        return f"{at:%H:%M} UTC"
+        return f"{at:%H:%M %Z}"
     if at - now < timedelta(days=6):
-        return f"{at:%a %H:%M} UTC"
+        return f"{at:%a %H:%M %Z}"
     return f"{at.day} {at:%b}" if at - now < timedelta(days=300) else f"{at:%b %Y}"

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from opsctl.alerts.alert_history import AlertEvent, read_alert_history
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.units import format_duration, format_percent
-from opsctl.dash.show_times import format_minute
+from opsctl.dash.show_times import format_moment
 from opsctl.dash.train_figures import throughput_of
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Report
@@ -106,7 +106,7 @@ class TrainDetail:
 
 def read_detail(app: App, run: RunDir) -> TrainDetail:
     """Read the whole log and the journals. Raises InputError for a train that was never submitted."""
-    events, now = app.journal(run).all_events(), app.clock.now()
+    events, now = app.journal(run).all_events(), app.site_now()
     reading = read_train(run, events, now)
     report = reading.report
     rows = tuple(_list_attempts(report, events))
@@ -124,11 +124,15 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
         causes=tuple(formats.cause_rows(report)) if report.causes else (),
         attempts=rows[-MAX_ATTEMPTS:],
         groups=tuple(dict.fromkeys(row.group for row in rows)),
-        ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed, zone=UTC),
+        ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed, zone=now.tzinfo),
         curves=_draw_curves(run, reading, sorted(marks, key=lambda mark: mark.step)[-MAX_MARKS:]),
         alerts=tuple(reversed(alerts)),
         notes=report.notes,
     )
+
+
+def _show_begin(report: Report, began: datetime) -> str:
+    return format_moment(report.made, began) if report.is_timed else formats.render_period(report, began)
 
 
 def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:
@@ -142,7 +146,9 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
             name=attempt.attempt,
             number=f"attempt {number}",
             group=group,
-            began=format_minute(attempt.began) if report.is_timed else formats.render_period(report, attempt.began),
+            began=format_moment(report.made, attempt.began)
+            if report.is_timed
+            else formats.render_period(report, attempt.began),
             lasted=lasted,
             end=end,
             why=diagnosis.says if diagnosis else attempt.why,
@@ -174,7 +180,7 @@ def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]
                 text = f"{kind}: to step {event.step}"
             case Held() | ExclusionDecided():
                 text = f"{kind}: {event.reason}"
-        yield CurveMark(step=step, kind=kind, text=text, at=format_minute(event.when), label=label)
+        yield CurveMark(step=step, kind=kind, text=text, at=format_moment(report.made, event.when), label=label)
     yield from _mark_failures(report)
 
 
@@ -189,7 +195,7 @@ def _mark_failures(report: Report) -> Iterator[CurveMark]:
             step=attempt.last_step,
             kind="end",
             text=f"{label}: {attempt.why}",
-            at=format_minute(attempt.ended),
+            at=format_moment(report.made, attempt.ended),
             label=label,
         )
 
@@ -198,7 +204,9 @@ def _mark_alerts(report: Report, alerts: Sequence[AlertEvent]) -> Iterator[Curve
     for alert in alerts:
         step = _find_step(report, alert.at) if alert.is_worse else None
         if step is not None:
-            yield CurveMark(step=step, kind="alert", text=f"{alert.level}: {alert.text}", at=format_minute(alert.at))
+            yield CurveMark(
+                step=step, kind="alert", text=f"{alert.level}: {alert.text}", at=format_moment(report.made, alert.at)
+            )
 
 
 def _find_step(report: Report, at: datetime) -> float | None:

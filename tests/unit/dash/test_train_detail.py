@@ -39,9 +39,9 @@ def train(tmp_path: Path) -> Train:
     return train
 
 
-def detail_of(train: Train, tmp_path: Path):
+def detail_of(train: Train, tmp_path: Path, time_zone: str = ""):
     site = tmp_path / "site.toml"
-    site.write_text(f'root = "{train.run.path.parent}"\ntrust_parents = true\n')
+    site.write_text(f'root = "{train.run.path.parent}"\ntrust_parents = true\n[alerts]\ntime_zone = "{time_zone}"\n')
     app = build(site)
     train.clock.seconds = 1600
     object.__setattr__(app, "clock", train.clock)
@@ -79,11 +79,17 @@ def test_times_of_attempts_have_a_zone(train: Train, tmp_path: Path, monkeypatch
         monkeypatch.undo()
         time.tzset()
     assert detail.ticks[0].label == "12:00"
-    assert {mark[3] for mark in detail.curves["marks"]} <= {"2026-03-01 12:18 UTC", "2026-03-01 12:20 UTC"}
+    assert {mark[3].partition(":")[0] for mark in detail.curves["marks"]} == {"2026-03-01 12"}
     assert [row.began for row in detail.attempts] == [
-        "2026-03-01 12:00 UTC",
-        "2026-03-01 12:20 UTC",
+        "2026-03-01 12:00:10 UTC",
+        "2026-03-01 12:20:00 UTC",
     ]
+
+
+def test_times_are_those_of_the_site(train: Train, tmp_path: Path) -> None:
+    detail = detail_of(train, tmp_path, time_zone="Asia/Tokyo")
+    assert detail.attempts[0].began == "2026-03-01 21:00:10 JST"
+    assert detail.ticks[0].label == "21:00"
 
 
 ERROR = "[node001:3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.preflight import corpus_files
 from opsctl.preflight.command_files import find_misplaced_paths, find_started_words
-from opsctl.settings.loader import TrainSettings
+from opsctl.settings.loader import TrainSettings, parse
 from opsctl.trainer.indexed_corpus import write_corpus
 from tests.support.cases import read_cases
 
@@ -22,7 +22,7 @@ def find(tmp_path: Path, command: list[str], setup: dict[str, object], extra: tu
     (run / "train.py").touch()
     (base / "near.py").touch()
     fields = {"name": "t", "command": command, "setup": setup, "slurm": {"nodes": 1, "time_limit": "5"}}
-    train = TrainSettings.model_validate_json(json.dumps(fields))
+    train = parse(TrainSettings, fields, "train.toml")
     return {path.path: path.is_needed for path in find_misplaced_paths(train, run, base, extra)}
 
 
