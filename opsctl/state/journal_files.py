@@ -23,6 +23,7 @@ SNAPSHOT = "snapshot.json"
 MAX_SNAPSHOT_BYTES = 64 << 20
 MAX_UNREAD_BYTES = 64 << 20
 """Read of one file beyond the snapshot, which is made every few dozen attempts. A bound against other users' trains."""
+MAX_UNREAD_EVENTS = 200_000
 MAX_HISTORY_BYTES = 512 << 20
 """Read of one file for the whole history: three months of a run of 16,384 GPUs write 30 MiB."""
 MAX_LINE_BYTES = 1 << 20
@@ -70,6 +71,9 @@ class JournalFiles:
         for name, path in paths.items():
             events, self.parts[name] = _read(path, self.parts.get(name), MAX_UNREAD_BYTES)
             self.events += events
+            if len(self.events) > known + MAX_UNREAD_EVENTS:
+                self.parts, self.events = {}, []
+                raise RunDirError(f"{self.directory}: more than {MAX_UNREAD_EVENTS} new events")
         if len(self.events) > known:
             self.events = sort_events(self.events)
 

@@ -80,7 +80,7 @@ def test_journal_is_bounded(site):
     line = b'{"n":1,"at":"2026-01-01T00:00:00+00:00","actor":"","kind":"released","jobs":[]}\n'
     (run.journal / "x.jsonl").write_bytes(line * 300_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(OpsctlError, match="more than 200000 events"):
+    with pytest.raises(OpsctlError, match="more than 200000 new events"):
         Journal(run, SystemClock()).events()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 

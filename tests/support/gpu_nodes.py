@@ -30,6 +30,10 @@ PRINT_OUTPUT = """print_output() {
 }"""
 
 
+ORPHAN_UID = 4_000_000
+"""No account of a machine has it, as those of people who run tests beside this one."""
+
+
 class GpuNodes:
     """The output of every node's tools: a file for each, with an optional `.sh` file that runs before."""
 
@@ -74,8 +78,9 @@ def gpu_nodes(sandbox: Sandbox, *, more: str = "", ssh: bool = False) -> Iterato
             keys = trains.place / "sshd"
             keys.mkdir()
             remote = stack.enter_context(sshd(keys, NODES, path=f"{nodes.bin}:/usr/sbin:/usr/bin:/sbin:/bin")).toml
-        # stuck_seconds: processes of this machine that wait for its disk are no part of the test
+        # stuck_seconds, user_uid_min: other processes of this machine are no part of the test
         health = "[health]\nsection_seconds = 30\ndrain_percent = 50\nundrain_gap_seconds = 0\nstuck_seconds = 1e9\n"
+        health += f"user_uid_min = {ORPHAN_UID}\n"
         health += f"{more}\n"
         trains.site.write_text(trains.site.read_text() + remote + health)
         yield trains, nodes

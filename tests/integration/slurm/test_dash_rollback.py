@@ -76,7 +76,7 @@ def test_tasks_are_queued_after_the_last_array(trains: Trains) -> None:
     before = trains.arrays()
     (array,) = before
     plan = press(trains, "queue", 2, confirmed=False)
-    assert str(plan["text"]).partition("\n")[0] == f"would queue 2 tasks of 1 node after array {array}"
+    assert str(plan["text"]).partition("\n")[0] == f"would queue 2 tasks of 1 node, after array {array}"
     assert trains.arrays() == before
     text = str(press(trains, "queue", 2)["text"])
     (added,) = trains.arrays() - before

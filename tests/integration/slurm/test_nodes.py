@@ -21,7 +21,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state.events import Excluded
 from opsctl.state.journal import Journal, actor
-from tests.support.gpu_nodes import NODES, GpuNodes, gpu_nodes
+from tests.support.gpu_nodes import NODES, ORPHAN_UID, GpuNodes, gpu_nodes
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, await_idle, trains_on, until
 
@@ -220,14 +220,14 @@ def test_drained_node_is_undrained_after_two_good_checks(ssh_world: tuple[Trains
 def test_orphans_are_ended_only_with_kill_orphans(ssh_world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = ssh_world
     until(lambda: not trains.app.slurm.reasons())
-    orphan = subprocess.Popen(("sleep", "300"), user=23_456)
+    orphan = subprocess.Popen(("sleep", "300"), user=ORPHAN_UID)
     other = subprocess.Popen(("sleep", "300"), user=0)
     held = "".join(f"<process_info><pid>{popen.pid}</pid><type>C</type></process_info>" for popen in (orphan, other))
     try:
         nodes.change_gpu("node002", processes=held)
         drain_by_hand(trains, "node002", "Kill task failed")
         text = trains.opsctl("undrain-good-nodes", "node002")
-        assert text.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid 23456)")
+        assert text.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid {ORPHAN_UID})")
         assert orphan.poll() is None
         text = trains.opsctl("undrain-good-nodes", "node002", "--kill-orphans")
         assert f"node002: ended {orphan.pid}\n" in text
