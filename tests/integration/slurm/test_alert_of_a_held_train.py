@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import AttemptFinalized
-from opsctl.state.journal import Journal
+from opsctl.state.journal import Journal, actor
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = """
@@ -77,4 +77,4 @@ def test_second_equal_failure_makes_one_alert_whose_command_works(
     trains.opsctl(*shlex.split(command))
     assert "critical" not in trains.opsctl("status", "t"), "the alert ends at once"
     verb = "released" if command.startswith("release") else "launched again"
-    assert list_subjects(trains)[1:] == [f"RESOLVED: t was {verb} by root"]
+    assert list_subjects(trains)[1:] == [f"RESOLVED: t was {verb} by {actor()}"]

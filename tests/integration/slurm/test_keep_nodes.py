@@ -24,7 +24,7 @@ step=$(cat {place}/step 2>/dev/null || echo 0)
 while [ "$step" -lt {last} ]; do
     step=$((step + 1))
     [ "$SLURM_PROCID" = 0 ] && echo " iteration $step/ {last} | lm loss: 2.5 |" && echo "$step" >{place}/step
-    [ "$step" -ge 5 ] && mkdir {place}/failed-$SLURM_PROCID 2>/dev/null && {{ {at_step_5}; }}
+    [ "$step" -ge 5 ] && {{ {before}; mkdir {place}/failed-$SLURM_PROCID 2>/dev/null && {{ {at_step_5}; }}; }}
     sleep 0.1
 done
 """
@@ -34,9 +34,8 @@ WILDCARDS = {"12_3": r"\d+_\d+", "tr11": "t", "node001,node002": r"\S+", "node[0
 """What differs between the output that the page shows and that of this train."""
 KILLED_RANK = '[ "$SLURM_PROCID" = 1 ] && kill -9 $$'
 SHORT = "echo ' iteration 2000/ 2000 | lm loss: 2.5 |'"
-DEAD_NODE = "case $TRAIN_ATTEMPT in *.0) rmdir {place}/failed-$SLURM_PROCID; exit 1 ;; esac; "
-DEAD_NODE += "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
-"""A rank fails, and then its node."""
+FIRST_FAILS = "case $TRAIN_ATTEMPT in *.0) exit 1 ;; esac"
+DEAD_NODE = "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
 
 
 @pytest.fixture
@@ -45,9 +44,17 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def launch(trains: Trains, *, last: int = 20, at_step_5: str = KILLED_RANK, more: str = "", **slurm: object) -> None:
+def launch(
+    trains: Trains,
+    *,
+    last: int = 20,
+    at_step_5: str = KILLED_RANK,
+    before: str = "true",
+    more: str = "",
+    **slurm: object,
+) -> None:
     script = trains.place / "train.sh"
-    script.write_text(TRAINER.format(place=trains.place, last=last, at_step_5=at_step_5))
+    script.write_text(TRAINER.format(place=trains.place, last=last, at_step_5=at_step_5, before=before))
     command = ("bash", str(script))
     table = {"nodes": 2, "tasks": 3, "extra": (), **slurm}
     trains.opsctl("launch", trains.toml(command=command, more=more, **table))
@@ -98,7 +105,7 @@ def test_without_restart_in_place_the_next_task_goes_on(trains: Trains) -> None:
 def test_spare_takes_the_place_of_a_node_that_dies_after_a_restart(fresh_slurm: Callable[..., Sandbox]) -> None:
     sandbox = fresh_slurm(nodes=4)
     with trains_on(sandbox) as trains:
-        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), nodes=3, spare_nodes=1)
+        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), before=FIRST_FAILS, nodes=3, spare_nodes=1)
         until(lambda: len(list_ends(trains)) == 1 and (trains.place / "failed-1").exists())
         nodes = expand(next(row.nodes for row in trains.rows() if row.nodes))
         assert f"spare: {nodes[3]}" in trains.opsctl("status", "t")
