@@ -43,6 +43,7 @@ def paired(ours: Sequence[str], other: Sequence[str], env: dict[str, str]) -> tu
 
 @contextmanager
 def sandbox(home: Path) -> Iterator[dict[str, str]]:
+    """Yield the environment of opsctl on a sandbox of four nodes, whose state is in `home`."""
     env = {**os.environ, "XDG_STATE_HOME": str(home), "OPSCTL_SITE": str(home / "site.toml")}
     env.pop("SLURM_CONF", None)
     (home / "site.toml").write_text(f'root = "{home}/trains"\nengine = "sandbox"\nsandbox = "bench"\n')

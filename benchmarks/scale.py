@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `python -P`
+
+from benchmarks.commands import sandbox
 from opsctl.guard.attempt_record import Start
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.unfinalized import list_unfinalized
@@ -44,18 +46,6 @@ tasks = 2
 """
 ARRAY = 900_000_000
 """Of the made-up attempts: no array of the sandbox has this number."""
-
-
-@contextmanager
-def sandbox(home: Path) -> Iterator[dict[str, str]]:
-    env = {**os.environ, "XDG_STATE_HOME": str(home), "OPSCTL_SITE": str(home / "site.toml")}
-    env.pop("SLURM_CONF", None)
-    (home / "site.toml").write_text(f'root = "{home}/trains"\nengine = "sandbox"\nsandbox = "scale"\n')
-    subprocess.run([*OPSCTL, "sandbox", "up", "--name", "scale", "--nodes", "4"], env=env, check=True)
-    try:
-        yield env
-    finally:
-        subprocess.run([*OPSCTL, "sandbox", "down", "--name", "scale"], env=env, check=True)
 
 
 def make_history(run: RunDir, attempts: int) -> None:

@@ -20,6 +20,7 @@ START_SHARE = 0.2
 """The same as a share of the time limit of a short task."""
 WINDOW = timedelta(hours=1)
 MAX_DOUBLED = 30
+"""A longer pause would be above any limit, and the power above any number."""
 
 
 class Then(StrEnum):

@@ -11,7 +11,6 @@ import pytest
 
 from opsctl import __version__
 from opsctl.base.errors import RunDirError
-from opsctl.host.system import SystemClock
 from opsctl.state.events import (
     KINDS,
     ArrayLost,
@@ -34,18 +33,10 @@ from opsctl.state.events import (
     cancels_train,
     to_line,
 )
-from opsctl.state.journal import Journal, replay
+from opsctl.state.journal import replay
 from opsctl.state.reasons import Reason, ReasonKind, as_written
-from opsctl.state.run_dir import RunDir
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.fixture
-def journal(tmp_path):
-    run = RunDir(tmp_path / "gpt")
-    run.create()
-    return Journal(run, SystemClock())
 
 
 def file_of(journal):

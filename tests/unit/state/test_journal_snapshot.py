@@ -16,17 +16,9 @@ from opsctl.state.events import (
 )
 from opsctl.state.journal import RECENT_ATTEMPTS, Journal, replay
 from opsctl.state.reasons import as_written
-from opsctl.state.run_dir import RunDir
 from tests.support.made_events import make_diagnosed
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.fixture
-def journal(tmp_path):
-    run = RunDir(tmp_path / "gpt")
-    run.create()
-    return Journal(run, SystemClock())
 
 
 def test_journal_reads_each_line_once(journal):
