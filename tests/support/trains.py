@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from opsctl.app import App, build
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Job
+from opsctl.base.model import Job, Node
 from opsctl.cli import cli
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Event
@@ -115,6 +115,12 @@ def await_idle(trains: Trains) -> None:
     until(
         lambda: not [node for node in trains.app.slurm.nodes() if "COMPLETING" in node.state or "ALLOC" in node.state]
     )
+
+
+def read_node(trains: Trains, name: str) -> Node:
+    """Return the node as soon as no earlier job completes on it: its state shows that as well."""
+    nodes = trains.app.slurm.nodes
+    return until(lambda: next((node for node in nodes() if node.name == name and "COMPLETING" not in node.state), None))
 
 
 def find_group() -> str:

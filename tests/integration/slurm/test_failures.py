@@ -23,7 +23,7 @@ from opsctl.state.switches import Switch, path_of
 from tests.support.gpu_nodes import GpuNodes, gpu_nodes
 from tests.support.other_users import others_may_run
 from tests.support.ports import HeldPort
-from tests.support.trains import Trains, as_user, until
+from tests.support.trains import Trains, as_user, read_node, until
 
 E = TypeVar("E", bound=Event)
 
@@ -99,7 +99,7 @@ class Night:
         return [(event.outcome, event.action) for event in self.events(AttemptFinalized)]
 
     def node(self, name: str) -> Node:
-        return next(node for node in self.trains.app.slurm.nodes() if node.name == name)
+        return read_node(self.trains, name)
 
     def read_only_mail(self) -> str:
         """Run two more watch cycles and return subject and body of the single mail."""
