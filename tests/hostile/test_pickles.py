@@ -71,6 +71,32 @@ def test_strangers_checkpoint_is_refused(tmp_path, made, command):
     assert not made.exists()
 
 
+class CallOfGetattr:
+    """Is written as a call of getattr, as Python 3.11 before 3.11.4 writes the member of an enum."""
+
+    def __init__(self, of: object, name: str) -> None:
+        self.arguments = (of, name)
+
+    def __reduce__(self):
+        return getattr, self.arguments
+
+
+def test_enum_written_by_an_early_python_is_read(tmp_path):
+    stages = pytest.importorskip("deepspeed.runtime.zero.config").ZeroStageEnum
+    torch.save({"stage": CallOfGetattr(stages, "gradients")}, tmp_path / NAME)
+    assert load(tmp_path / NAME) == {"stage": stages.gradients}
+
+
+@pytest.mark.attack("getattr in a pickle reaches more than the members of an enum")
+@pytest.mark.parametrize("name", ["__class__", "__subclasses__", "from_bytes", "mro"])
+def test_getattr_reaches_members_alone(tmp_path, name):
+    stages = pytest.importorskip("deepspeed.runtime.zero.config").ZeroStageEnum
+    for of in (stages, torch.Tensor):
+        torch.save({"evil": CallOfGetattr(of, name)}, tmp_path / NAME)
+        with pytest.raises(Refused):
+            load(tmp_path / NAME)
+
+
 @pytest.mark.attack("export runs code of the checkpoint")
 def test_layer_is_not_unpickled(tmp_path, made):
     path = checkpoint(tmp_path, {"weight": torch.zeros(4), "evil": Evil(made)})
