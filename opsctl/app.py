@@ -82,9 +82,9 @@ class App:
 
     @cached_property
     def slurm(self) -> Slurm:
-        from opsctl.slurm.commands import Slurm  # noqa: PLC0415 (slow import: the parsers)
+        from opsctl.slurm.pyslurm_reader import choose  # noqa: PLC0415 (slow import: the parsers)
 
-        return Slurm(self.engine_runner)
+        return choose(self.engine_runner)[0]
 
     @property
     def program(self) -> list[str]:

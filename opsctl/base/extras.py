@@ -30,6 +30,7 @@ EXTRAS: dict[str, Extra] = {
     "trainer": Extra(("torch", "deepspeed", "numpy", "tensorboard", "tokenizers"), "the embedded trainer"),
     "data": Extra(("pyarrow", "zstandard"), "Parquet and zstd as input of opsctl.trainer.prepare"),
     "export": Extra(("safetensors", "transformers"), "opsctl checkpoint export"),
+    "pyslurm": Extra(("pyslurm",), "reading the queue without Slurm's commands"),
 }
 """The same extras as in pyproject.toml."""
 

@@ -146,8 +146,11 @@ def _compare(check: str, available: int, needed: int, show: Callable[[int], str]
 
 
 def _slurm(app: App) -> Iterator[DoctorRow]:
+    from opsctl.slurm.pyslurm_reader import choose  # noqa: PLC0415 (doctor must start even if this module is broken)
+
     try:
-        limits = app.slurm.limits()
+        slurm, reader = choose(app.engine_runner)
+        limits = slurm.limits()
     except OpsctlError as error:
         level: Level = "unknown" if error.exit_code == 75 else "missing"
         absent = 'put Slurm\'s commands on PATH (module load slurm?), or engine = "sandbox" in site.toml'
@@ -155,6 +158,7 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("slurm", level, error.message, advice)
         return
     yield DoctorRow("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
+    yield DoctorRow("reader", "ok", reader)
     if (version := parse_version(limits.version)) is not None:
         yield DoctorRow("metrics", "ok", Capability.METRICS.choose(version))
     if limits.accounting:

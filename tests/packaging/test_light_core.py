@@ -105,7 +105,7 @@ def test_extras_match_pyproject():
 
 def test_all_is_every_extra_without_torch_and_slurm():
     [line] = PROJECT["optional-dependencies"]["all"]
-    assert Requirement(line).extras == set(EXTRAS) - {"trainer", "data", "export"}
+    assert Requirement(line).extras == set(EXTRAS) - {"trainer", "data", "export", "pyslurm"}
 
 
 def test_core_needs_few_distributions():

@@ -117,10 +117,10 @@ def test_imported_module_without_a_spec_is_installed(site, monkeypatch):
 def test_module_of_a_broken_import_hook_is_unknown(site, monkeypatch):
     class BrokenHook:
         def find_spec(self, name, path=None, target=None):
-            if name == "pyarrow":
+            if name == "pyslurm":
                 raise ImportError("the hook is broken")
 
-    monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
+    monkeypatch.delitem(sys.modules, "pyslurm", raising=False)
     monkeypatch.setattr(sys, "meta_path", [BrokenHook(), *sys.meta_path])
-    row = extra_rows(site)["extra data"]
+    row = extra_rows(site)["extra pyslurm"]
     assert (row["level"], "the hook is broken" in row["result"]) == ("unknown", True)
