@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from opsctl.host.system import SystemRunner  # noqa: E402 (as above)
+from opsctl.host.system import SystemClock  # noqa: E402 (as above)
 from opsctl.nodes.remote.fanout import Fanout  # noqa: E402 (as above)
 from opsctl.nodes.remote.ssh import Ssh  # noqa: E402 (as above)
 from opsctl.settings.health import RemoteSettings  # noqa: E402 (as above)
@@ -34,7 +34,7 @@ def main() -> None:
             directory = place / str(first)
             directory.mkdir()
             daemon = stack.enter_context(sshd(directory, part))
-            shells |= dict.fromkeys(part, Ssh(settings=RemoteSettings(**daemon.settings), runner=SystemRunner()))
+            shells |= dict.fromkeys(part, Ssh.from_settings(RemoteSettings(**daemon.settings), SystemClock()))
         for parallel in (8, 16, 32, 64):
             times = [run(shells, parallel) for _ in range(5)]
             print(f"{parallel} at once: {min(times):.2f} to {max(times):.2f} s for {len(NODES)} nodes")

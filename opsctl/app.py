@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
-from opsctl.base.errors import NotTrusted, OpsctlError
+from opsctl.base.errors import MissingPackage, NotTrusted, OpsctlError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock, Runner, Shell
 from opsctl.host.system import SystemClock, SystemRunner, state_home
@@ -204,7 +204,6 @@ class App:
         `jobs` maps a node to a running job of the user; `idle` are the nodes on which a short job may run.
         """
         from opsctl.nodes.remote.fanout import Fanout, Local  # noqa: PLC0415 (as above)
-        from opsctl.nodes.remote.ssh import Ssh  # noqa: PLC0415 (as above)
         from opsctl.slurm.steps import InJob, ShortJob  # noqa: PLC0415 (as above)
 
         remote, slurm = self.site.remote, self.site.slurm
@@ -220,9 +219,20 @@ class App:
                 minutes=remote.job_minutes,
                 wait_s=remote.connect_seconds,
             ),
-            "ssh": lambda: Ssh(settings=remote, runner=self.runner),
+            "ssh": self._ssh,
         }
         return Fanout(shells=[builders[way]() for way in remote.ways], parallel=remote.parallel)
+
+    def _ssh(self) -> Shell:
+        from opsctl.base.extras import required  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.fanout import Absent  # noqa: PLC0415 (as above)
+
+        try:
+            with required("ssh"):
+                from opsctl.nodes.remote.ssh import Ssh  # noqa: PLC0415 (slow import: paramiko)
+        except MissingPackage as error:  # the other shells may reach the node
+            return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
+        return Ssh.from_settings(self.site.remote, self.clock)
 
     def place(self, run: RunDir, user: str) -> LaunchPlace:
         """Return the surroundings that preflight checks before `user` launches `run` from the working directory."""

@@ -22,6 +22,7 @@ class Extra:
 
 EXTRAS: dict[str, Extra] = {
     "alerts": Extra(("slack_sdk", "apprise"), "sending alerts by Slack or apprise"),
+    "ssh": Extra(("paramiko",), "running commands on nodes by ssh"),
     "metrics": Extra(("prometheus_client",), "opsctl metrics"),
     "plot": Extra(("matplotlib",), "opsctl plan --plot"),
     "dash": Extra(("starlette", "uvicorn"), "opsctl dash"),

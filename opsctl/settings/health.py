@@ -25,7 +25,7 @@ class RemoteSettings(SettingsTable):
     )
     user: str = Field("", description="user name for ssh; empty: from ssh_config, else yours")
     ssh_config: str = Field(
-        "~/.ssh/config", description="ssh configuration, as ssh itself reads it; a missing file is ignored"
+        "~/.ssh/config", description="ssh configuration; HostName, Port, User, IdentityFile and ProxyJump are used"
     )
     known_hosts: tuple[str, ...] = Field(
         ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"),

@@ -24,6 +24,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, hardware_output, host_output, nvidia_smi, snapshot
+from opsctl.nodes.remote import known_hosts
 from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
 from opsctl.settings import field_types
@@ -214,6 +215,9 @@ PARSERS: dict[str, FuzzTarget] = {
     "all-reduce": FuzzTarget(
         lambda data: (all_reduce._bandwidth(answer(data)), all_reduce._error(answer(data))),
         examples=(b'{"gigabytes_per_s": 5.5}\n{"error": "x"}\n', *JSON),
+    ),
+    "known_hosts": text(
+        known_hosts.parse, examples=(b"n1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAA\n@revoked * ssh-rsa AAAA",)
     ),
     # logs
     "iteration line": text(log_formats.parse_megatron, *LOGS, "progress/*.jsonl"),

@@ -8,7 +8,6 @@ from opsctl.guard.end_record import Action
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.nodes.remote.ssh import Ssh
 from opsctl.publish.git_push import Git
 from opsctl.publish.redaction import Secrets
 from opsctl.publish.staging import TimeLimit
@@ -50,11 +49,12 @@ def test_publish_runs_no_hook(tmp_path, monkeypatch):
 @pytest.mark.attack("a node name runs a command through Match exec of ssh_config")
 @pytest.mark.parametrize("node", ["n1;touch hacked", "$(touch hacked)", "-oProxyCommand=touch hacked", "n1\n", "`id`"])
 def test_node_name_reaches_no_shell(tmp_path, monkeypatch, node):
+    ssh = pytest.importorskip("opsctl.nodes.remote.ssh", reason="needs the ssh extra").Ssh
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "config"
     config.write_text('Match exec "true %h"\n  Port 22\n')
     settings = RemoteSettings(ssh_config=str(config), known_hosts=(str(tmp_path / "known"),), connect_seconds=1)
-    answer = Ssh(settings=settings, runner=SystemRunner()).run(node, ["true"], timeout=2)
+    answer = ssh.from_settings(settings, SystemClock()).run(node, ["true"], timeout=2)
     assert "is no node name" in answer.problem
     assert not answer.may_have_run
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config"]

@@ -91,6 +91,19 @@ def test_channel_names_the_missing_extra(bare, kind, setting):
     assert "needs the extra [alerts]: pip install 'opsctl-slurm[alerts]'" in " ".join(out.split())
 
 
+def test_ssh_names_the_missing_extra(bare):
+    text = site(bare, '[remote]\nways = ["ssh"]\n')
+    code = (
+        "from opsctl.app import build; from pathlib import Path; "
+        f"print(build(Path({text!r})).fanout(jobs={{}}, idle=()).run_on('node1', ['true'], timeout=1).problem)"
+    )
+    out = bare.run("python", "-P", "-c", code, cwd=bare.home)
+    assert out.strip() == (
+        "ssh: paramiko is not installed; "
+        "running commands on nodes by ssh needs the extra [ssh]: pip install 'opsctl-slurm[ssh]'"
+    )
+
+
 def test_metrics_names_the_missing_extra(bare):
     out = bare.run("opsctl", "--site", site(bare), "metrics", cwd=bare.home, code=None)
     assert "pip install 'opsctl-slurm[metrics]'" in out

@@ -27,6 +27,20 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Answers for every node that the package is missing. Never runs a command."""
+
+    name: str
+    problem: str
+
+    def reaches(self, node: str) -> bool:  # noqa: ARG002 (the protocol's signature)
+        return True
+
+    def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:  # noqa: ARG002 (the protocol's signature)
+        return Answer(node=node, by=self.name, problem=f"{self.name}: {self.problem}", may_have_run=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fanout:
     """Runs commands on nodes. `shells` are the routes, in the order in which they are tried."""
 
