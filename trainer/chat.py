@@ -5,9 +5,11 @@ both texts or both lists of messages. The chat template of the tokenizer writes 
 messages of the assistant, or the completion, with the token that ends them.
 """
 
+import contextlib
 import hashlib
 import json
 import re
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.tokens import ByteLevel, Tokenizer, read_tokenizer_config
+from opsctl.trainer.tokens import MAX_CONFIG_BYTES, ByteLevel, Tokenizer, read_tokenizer_config
 
 TOKENS, LEARNT = 0, 1
 """Rows of an encoded conversation: the tokens, and 1 for those that the model learns."""
@@ -27,6 +30,9 @@ _OPEN_ROWS = 256
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Characters that Unicode keeps for such use within a program: where a learnt text begins and ends."""
 _MARKS = re.compile(rb"\\ufdd[01]")
+_MAX_RENDER_S = 2.0
+_MAX_OPERATION = 1 << 20
+"""Bits of a number, or characters, that one operation of a template may make."""
 _GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
 _KINDS = '"messages", or "prompt" and "completion"'
 
@@ -37,15 +43,49 @@ class _TemplateFailed(Exception):
     """The template wrote no text of a conversation; the message continues "the chat template …"."""
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox of Jinja with bounds for what one operation computes: no signal interrupts one."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        match left, right:
+            case int(), int():
+                size = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+            case str() | list() | tuple(), int():
+                size = len(left) * right
+            case int(), str() | list() | tuple():
+                size = left * len(right)
+            case _:
+                size = 0
+        if size > _MAX_OPERATION:
+            raise _TemplateRefused(f"the result of {operator} is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+@contextlib.contextmanager
+def _bounded_time() -> Iterator[None]:
+    """Raise _TemplateFailed after _MAX_RENDER_S of the processor. Only the main thread can be interrupted."""
+
+    def stop(*_: object) -> None:
+        raise _TemplateFailed(f"takes more than {_MAX_RENDER_S:g} s for a conversation")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, _MAX_RENDER_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
 class ChatTemplate:
     """A Jinja template that writes messages as text, as transformers runs it; untrusted, so in a sandbox."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, Any]) -> None:
         self.sha256 = hashlib.sha256(source.encode()).hexdigest()
         self._tokens = special_tokens
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
+        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         environment.filters |= {"tojson": _to_json, "learnt": lambda text: f"{_BEGIN}{text}{_END}"}
         environment.globals["raise_exception"] = _raise
         # {% generation %}, an addition of transformers, surrounds what the assistant writes.
@@ -83,7 +123,10 @@ class ChatTemplate:
     def _render(self, messages: Sequence[Any], options: Mapping[str, Any], **more: Any) -> str:
         defaults = {"tools": None, "documents": None, "add_generation_prompt": False}
         try:
-            return self._template.render({**defaults, **self._tokens, **options, "messages": messages, **more})
+            with _bounded_time():
+                return self._template.render({**defaults, **self._tokens, **options, "messages": messages, **more})
+        except _TemplateFailed:
+            raise
         except _TemplateRefused as error:
             raise _TemplateFailed(f"refuses the conversation: {error}") from error
         except Exception as error:  # the expressions of a template fail in any way that Python's do
@@ -129,10 +172,11 @@ def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate
             config = read_tokenizer_config(tokenizer)
             own_file = tokenizer.with_name("chat_template.jinja")
             template = template or (own_file if own_file.exists() else None)
-        source = template.read_text() if template else _default(config.get("chat_template"))
+        text = read_bounded(template, MAX_CONFIG_BYTES, follow=True).decode() if template else ""
+        source = text if template else _default(config.get("chat_template"))
         special_tokens = {key: _text_of(token) for key, token in config.items() if key.endswith("_token")}
         return ChatTemplate(source, special_tokens) if source else None
-    except (ValueError, KeyError, TypeError, jinja2.TemplateError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, jinja2.TemplateError) as error:
         raise Refused(f"the chat template of {template or tokenizer} cannot be read: {error}") from error
 
 

@@ -29,6 +29,9 @@ from opsctl.trainer.config_tables import (
 )
 from opsctl.trainer.model_config import ModelConfig
 
+MAX_PROBLEMS = 20
+"""Named in one message."""
+
 
 class ParallelConfig(ConfigTable):
     """How the model is cut; data parallelism takes the remaining factor of the processes."""
@@ -259,11 +262,13 @@ def read(path: Path, *, skip_samples: Sequence[str] = (), accept: bool = False) 
 
 
 def describe_errors(error: ValidationError) -> str:
-    """Return every problem of a config in one line."""
-    return "; ".join(
-        _describe_error(error_details["loc"], error_details["type"], error_details["msg"])
-        for error_details in error.errors()
-    )
+    """Return the problems of a config in one line."""
+    problems = error.errors()
+    described = [
+        _describe_error(details["loc"], details["type"], details["msg"]) for details in problems[:MAX_PROBLEMS]
+    ]
+    more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+    return "; ".join(described + more)
 
 
 def _describe_error(place: tuple[int | str, ...], kind: str, message: str) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
+from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.errors import Refused
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -45,6 +46,7 @@ _HEADER = struct.Struct("<QBQQ")  # version, type of a token, sequences, entries
 _LENGTHS_AT = len(MAGIC) + _HEADER.size
 """Where the lengths of sequences begin in the index; then come the begins of sequences, and the first of documents."""
 _PROBED_TOKENS = 1 << 22
+_MAX_FACTS_BYTES = 1 << 20
 
 
 class Corpus:
@@ -154,8 +156,8 @@ class Corpus:
 def read_facts(prefix: Path) -> Mapping[str, Any]:
     """Return what `<prefix>.json` states; nothing if the file is missing or invalid."""
     try:
-        facts = json.loads(prefix.with_name(prefix.name + ".json").read_text())
-    except (OSError, ValueError):
+        facts = json.loads(read_bounded(prefix.with_name(prefix.name + ".json"), _MAX_FACTS_BYTES, follow=True))
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.errors import Refused
 
+MAX_CONFIG_BYTES = 4 << 20
+_MAX_TOKENIZER_BYTES = 1 << 30
 END_OF_DOCUMENT = 256
 """End-of-document token of a byte-level corpus."""
 _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
@@ -24,7 +27,7 @@ def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         path = tokenizer.with_name(name)
-        loaded = json.loads(path.read_text()) if path.exists() else {}
+        loaded = json.loads(read_bounded(path, MAX_CONFIG_BYTES, follow=True)) if path.exists() else {}
         config |= loaded if isinstance(loaded, dict) else {}
     return config
 
@@ -57,7 +60,7 @@ class Tokenizer:
         except ImportError as error:
             raise Refused(f"{path}: the tokenizers library is not installed (pip install tokenizers)") from error
         try:
-            self.name = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+            self.name = f"sha256:{hashlib.sha256(read_bounded(path, _MAX_TOKENIZER_BYTES, follow=True)).hexdigest()}"
             self._tokenizer = library.Tokenizer.from_file(str(path))
             self._tokenizer.no_truncation()  # the file may cut and fill texts, as for batches of sentences
             self._tokenizer.no_padding()

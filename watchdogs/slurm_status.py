@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
@@ -22,6 +21,7 @@ from opsctl.launch.wait_reasons import (
     with_first_start,
     word,
 )
+from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import WatchSettings
 from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -167,11 +167,13 @@ def find_related_jobs(
     config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ours: set[str]
 ) -> tuple[Job, ...]:
     """Return the jobs of `owner` outside `ours` whose whole name matches one of the patterns."""
-    patterns = [re.compile(name) for name in config_names]
+    patterns = [compile_bounded(rf"\A(?:{name})\z") for name in config_names]
     return tuple(
         job
         for job in jobs
-        if job.user == owner and job.id not in ours and any(pattern.fullmatch(job.name) for pattern in patterns)
+        if job.user == owner
+        and job.id not in ours
+        and any(pattern.search(job.name) is not None for pattern in patterns)
     )
 
 

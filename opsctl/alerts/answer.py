@@ -16,6 +16,8 @@ from opsctl.base.units import parse_duration
 
 MAX_SILENCE = timedelta(days=7)
 MAX_REASON_CHARS = 200
+MAX_LINE_CHARS = 1000
+"""A longer line is no answer."""
 SIGNATURE_CHARS = 24
 FORMS = "ack, silence 2h, hold: why, release"
 """What to write, as an answer that was not understood names it."""
@@ -75,6 +77,8 @@ def parse_answer(text: str, now: datetime) -> Instruction | None:
 
 
 def _parse_line(line: str, now: datetime) -> Instruction | None:
+    if len(line) > MAX_LINE_CHARS:
+        return None
     words = _SKIN.sub("", line).replace("\ufe0f", "")
     text = _SIGNS.sub("", words)
     if words and not text:

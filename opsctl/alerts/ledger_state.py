@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.statements import QUOTE, Statement
+from opsctl.state.files import parse_json
 from opsctl.state.records import HEADER
 
 
@@ -136,7 +137,7 @@ _STATE = TypeAdapter(LedgerState)
 
 def parse(text: str | bytes) -> LedgerState:
     """Parse a ledger file. Raises ValueError."""
-    fields = json.loads(text)
+    fields = parse_json(text)
     if not isinstance(fields, dict):
         raise ValueError("the ledger is not a JSON object")
     for entry in _dicts(fields.get("entries"), fields.get("pending")):

@@ -64,9 +64,18 @@ def _count_attribution(lines: Sequence[str]) -> int:
 def to_text(html: str) -> str:
     """Return the visible text of an HTML mail; quotations begin with `>` as in plain text."""
     reader = _TextReader()
-    reader.feed(html)
+    reader.feed(_drop_unclosed(html))
     reader.close()
     return "".join(reader.pieces)
+
+
+def _drop_unclosed(html: str) -> str:
+    """Return the markup without what never ends: html.parser searches the whole rest for the end of each."""
+    html = html.replace("<![", "<!")
+    end = html.rfind("-->") + 1
+    html = html[:end] + html[end:].replace("<!--", " ")
+    end = html.rfind(">") + 1
+    return html[:end] + html[end:].replace("<", " ")
 
 
 class _TextReader(HTMLParser):
@@ -103,4 +112,4 @@ class _TextReader(HTMLParser):
 
     def _break(self, tag: str) -> None:
         if tag in _BLOCKS:
-            self.pieces.append("\n" + "> " * self._quotes)
+            self.pieces.append("\n" + "> " * (self._quotes > 0))

@@ -22,6 +22,8 @@ MAX_NODES = 100_000
 MAX_LIST_CHARS = 1 << 16
 MAX_NAME_CHARS = 1000
 """ClusterShell needs a time that grows with the square of a name's length."""
+MAX_NAMES_OF_SEVERAL_NUMBERS = 500
+"""Such as r1i2n3: ClusterShell folds them in a time that grows with the square of their number."""
 _SPAN = r"\d{1,9}(?:-\d{1,9}(?:/\d{1,9})?)?"
 _NODES = rf"[A-Za-z0-9](?:[A-Za-z0-9._-]|\[{_SPAN}(?:,{_SPAN})*\])*"
 _LIST = re.compile(rf"(?:{_NODES}(?:,{_NODES})*)?", re.ASCII)
@@ -29,6 +31,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", re.ASCII)
 """A node name: safe in an argument list, in a file name, and in the tokens of ssh_config."""
 _TERM = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)+")
 _BRACKET = re.compile(r"\[([^\]]*)")
+_SEVERAL_NUMBERS = re.compile(r"\d[^\d,]+\d[^,]*")
 _RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
 
 
@@ -42,6 +45,8 @@ def nodeset(text: str) -> NodeSet:
         raise InputError(f"{text!r:.80} is not a node list", hint="such as node[001-004,007]")
     if sum(map(_count_nodes, _TERM.findall(text))) > MAX_NODES:
         raise InputError(f"{text!r:.80} names more than {MAX_NODES} nodes")
+    if len(_SEVERAL_NUMBERS.findall(_BRACKET.sub("1", text))) > MAX_NAMES_OF_SEVERAL_NUMBERS:
+        raise InputError(f"{text!r:.80} has more than {MAX_NAMES_OF_SEVERAL_NUMBERS} parts with several numbers")
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetParseError  # noqa: PLC0415 (slow import)
 
     try:

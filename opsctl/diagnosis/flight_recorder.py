@@ -20,6 +20,8 @@ from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX
 from opsctl.trainer.bounded_files import read_bounded
 
 MAX_DUMP_BYTES = 64 << 20
+MAX_VALUES_A_BYTE = 8
+"""Values of a pickle, which names an object again by two bytes."""
 MAX_NAMED_RANKS = 8
 DUMP_PATTERNS = (f"{FLIGHT_DUMP_PREFIX}*", "nccl_trace_rank_*", "comm_lib_trace_rank_*")
 """Names of dumps: those of an attempt's directory, and those that torch gives by default."""
@@ -115,9 +117,31 @@ def load_plain(data: bytes) -> Any:
             is_far = "PUT" in opcode.name and not 0 <= int(argument or 0) <= len(data)
             if is_far or not _PLAIN.fullmatch(opcode.name):
                 raise ValueError(f"a pickle with the instruction {opcode.name}")
-        return _Unpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, LookupError, TypeError, OverflowError, AttributeError, EOFError) as error:
-        raise ValueError(f"not a plain pickle: {error}") from error
+        content = _Unpickler(io.BytesIO(data)).load()
+        _check_extent(content, MAX_VALUES_A_BYTE * len(data))
+    except (
+        ValueError,
+        pickle.UnpicklingError,
+        LookupError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+        EOFError,
+    ) as error:
+        raise ValueError(f"not a plain pickle: {error!s:.200}") from error
+    return content
+
+
+def _check_extent(content: Any, max_values: int) -> None:
+    """Raise ValueError for more values than that: in a pickle, one list can stand in many places of another."""
+    waiting, visits = [content], 0
+    while waiting:
+        item = waiting.pop()
+        visits += 1
+        if isinstance(item, dict | list | tuple):
+            waiting += item.values() if isinstance(item, dict) else item
+        if visits + len(waiting) > max_values:
+            raise ValueError(f"a pickle of more than {max_values} values")
 
 
 def parse_dump(rank: int, fields: Mapping[str, Any]) -> FlightDump:
@@ -177,23 +201,23 @@ def describe_dumps(dumps: Sequence[FlightDump], homes: Mapping[int, str] | None 
 
 def find_problems(dumps: Sequence[FlightDump]) -> list[GroupProblem]:
     """Return one problem for each process group in which ranks wait, or call different collectives. Pure."""
-    groups: dict[str, None] = {}
+    groups: dict[str, dict[int, dict[int, Collective]]] = {}
     for dump in dumps:
-        groups |= dict.fromkeys(collective.group for collective in dump.collectives)
-    return list(filter(None, (_judge_group(group, dumps) for group in groups)))
+        for call in dump.collectives:
+            groups.setdefault(call.group, {}).setdefault(dump.rank, {})[call.number] = call
+    return list(filter(None, (_judge_group(group, calls, dumps) for group, calls in groups.items())))
 
 
-def _judge_group(group: str, dumps: Sequence[FlightDump]) -> GroupProblem | None:
-    calls = {dump.rank: _calls_of(dump, group) for dump in dumps}
+def _judge_group(
+    group: str, known: Mapping[int, Mapping[int, Collective]], dumps: Sequence[FlightDump]
+) -> GroupProblem | None:
+    """Judge the calls of one group, by rank and number."""
+    calls = {dump.rank: known.get(dump.rank, {}) for dump in dumps}
     members = _find_members(group, dumps) or tuple(calls)
     silent = tuple(rank for rank in members if rank not in calls)
     last = {rank: max(calls[rank], default=0) for rank in members if rank in calls}
     problem = _find_difference(group, calls) or _find_wait(group, calls, last)
     return replace(problem, without_dump=silent) if problem else None
-
-
-def _calls_of(dump: FlightDump, group: str) -> dict[int, Collective]:
-    return {collective.number: collective for collective in dump.collectives if collective.group == group}
 
 
 def _find_members(group: str, dumps: Sequence[FlightDump]) -> tuple[int, ...]:
@@ -209,12 +233,13 @@ def _find_members(group: str, dumps: Sequence[FlightDump]) -> tuple[int, ...]:
 def _find_difference(group: str, calls: Mapping[int, Mapping[int, Collective]]) -> GroupProblem | None:
     """Return the first number at which ranks call different collectives."""
     for number in sorted(set(chain.from_iterable(calls.values()))):
-        ranks_by_call: dict[str, tuple[int, ...]] = {}
+        ranks_by_call: dict[str, list[int]] = {}
         for rank, own in calls.items():
             if number in own:
-                ranks_by_call[own[number].name] = (*ranks_by_call.get(own[number].name, ()), rank)
+                ranks_by_call.setdefault(own[number].name, []).append(rank)
         if len(ranks_by_call) > 1:
-            return GroupProblem(group=group, number=number, calls=ranks_by_call)
+            named = {name: tuple(ranks) for name, ranks in ranks_by_call.items()}
+            return GroupProblem(group=group, number=number, calls=named)
     return None
 
 

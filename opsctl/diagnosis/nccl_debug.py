@@ -12,6 +12,8 @@ MAX_NAMED = 8
 MAX_COMPARED_CALLS = 64
 """Latest collectives of a communicator that are compared."""
 MAX_WARNING_CHARS = 160
+MAX_LINE_BYTES = 4000
+"""A longer line is cut: the time of a search grows faster than a line."""
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Calls between two ranks, which the other ranks do not make."""
 
@@ -20,13 +22,11 @@ _ADDRESS = re.compile(r"NCCL INFO Bootstrap ?: Using (?:\[0\])?[^:\s]+:(?P<addre
 _RANK = re.compile(
     r"comm (?P<comm>0x[\da-f]+) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7})(?:.* commId (?P<id>0x[\da-f]+))?"
 )
-_FAILED = (
-    re.compile(r"NCCL WARN .*?[Cc]onnect(?: to)? (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
-    re.compile(r"NCCL WARN .*?Call to (?:recv|send|connect) (?:from|to) (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
-    re.compile(r"NCCL WARN .*?(?P<why>Connection closed by remote peer) (?P<peer>[^\s<]+)"),
-    re.compile(
-        r"NCCL WARN NET/IB.{0,3}Got completion from peer (?P<peer>[^\s<]+)<\d+> with (?P<why>(?:error|status=?) ?\d+)"
-    ),
+_FAILED = (  # searched behind NCCL WARN
+    re.compile(r"[Cc]onnect(?: to)? (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
+    re.compile(r"Call to (?:recv|send|connect) (?:from|to) (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
+    re.compile(r"(?P<why>Connection closed by remote peer) (?P<peer>[^\s<]+)"),
+    re.compile(r"NET/IB.{0,3}Got completion from peer (?P<peer>[^\s<]+)<\d+> with (?P<why>(?:error|status=?) ?\d+)"),
 )
 _LARGE_NUMBER = re.compile(r"0x[\da-f]+|\d{4,}")
 _CALL = re.compile(
@@ -130,7 +130,7 @@ def read_nccl_debug(lines: Iterable[bytes]) -> NcclSummary:
     reader, count = _NcclReader(), 0
     for line in lines:
         if b"NCCL" in line:
-            reader.read_line(split(line)[1].decode(errors="replace").rstrip())
+            reader.read_line(split(line[:MAX_LINE_BYTES])[1].decode(errors="replace").rstrip())
             count += 1
     return replace(reader.summarize(), lines=count)
 
@@ -164,11 +164,12 @@ class _NcclReader:
             self._add_warning(NcclRank(host, int(match["gpu"]), self.ranks.get((host, match["pid"]))), rest)
 
     def _add_warning(self, speaker: NcclRank, rest: str) -> None:
-        failure = next(filter(None, (pattern.search(rest) for pattern in _FAILED)), None)
+        warning = rest.partition("NCCL WARN ")[2]
+        failure = next(filter(None, (pattern.search(warning) for pattern in _FAILED)), None)
         if failure:
             self.failed[speaker.host, failure["peer"], failure["why"].strip()] += 1
             return
-        text = _LARGE_NUMBER.sub("#", rest.partition("NCCL WARN ")[2])[:MAX_WARNING_CHARS]
+        text = _LARGE_NUMBER.sub("#", warning)[:MAX_WARNING_CHARS]
         self.warnings[text] += 1
         self.speakers.setdefault(text, set()).add(speaker)
 

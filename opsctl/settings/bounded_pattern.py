@@ -1,4 +1,4 @@
-"""Patterns of users for log lines, searched by RE2 in linear time: lines may be hostile, and patterns careless."""
+"""Patterns of users, searched by RE2 in linear time: texts may be hostile, and patterns careless."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ class BoundedPattern:
     def names(self) -> frozenset[str]:
         return frozenset(self._compiled.groupindex)
 
-    def search(self, text: str) -> dict[str, str] | None:
-        """Return the named groups of the first match, None without a match."""
-        line = text.encode(errors="replace")[:MAX_LINE_BYTES]
+    def search(self, text: str, max_bytes: int = MAX_LINE_BYTES) -> dict[str, str] | None:
+        """Return the named groups of the first match, None without a match. A longer text is cut before the search."""
+        line = text.encode(errors="replace")[:max_bytes]
         match = self._compiled.search(line)
         if match is None:
             return None

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from opsctl.base.units import parse_duration, parse_size
+from opsctl.settings.bounded_pattern import compile_bounded
 
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
@@ -71,10 +72,7 @@ def check_name(text: str) -> str:
 
 
 def _check_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+    compile_bounded(text)
     return text
 
 

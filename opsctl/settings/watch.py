@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -12,14 +11,6 @@ from opsctl.settings.field_types import Name, Pattern, SettingsTable, Size, Text
 
 QUOTA_GROUPS = frozenset({"used", "limit", "percent", "inodes_used", "inodes_limit", "inodes_percent", "at"})
 """The named groups that the pattern of a quota command may have."""
-
-
-def _check_pattern(pattern: str) -> str:
-    compile_bounded(pattern)
-    return pattern
-
-
-BoundedText = Annotated[str, AfterValidator(_check_pattern)]
 
 
 class CheckTable(SettingsTable):
@@ -33,7 +24,7 @@ class CheckTable(SettingsTable):
     file: Text = Field(
         "", description="path of the file; relative to the run directory of the train, or to `root` for the site"
     )
-    pattern: BoundedText = Field("", description="with kind = log: regular expression that matches a bad line")
+    pattern: Pattern = Field("", description="with kind = log: regular expression that matches a bad line")
     level: Literal["warning", "critical"] = Field("warning", description="with kind = log: severity of a match")
     minutes: float = Field(60, gt=0, description="with kind = log: time after the last match until the alert is over")
     command: tuple[Text, ...] = Field((), description="program and arguments; {train} and {run} are replaced")
@@ -145,7 +136,7 @@ class Filesystem(SettingsTable):
         problems = []
         if self.by == "command" and not (self.command and self.pattern):
             problems.append("by = command needs `command` and `pattern`")
-        if unknown := set(re.compile(self.pattern).groupindex) - QUOTA_GROUPS:
+        if self.pattern and (unknown := compile_bounded(self.pattern).names - QUOTA_GROUPS):
             problems.append(f"pattern: no such group: {', '.join(sorted(unknown))}")
         if self.by == "du" and not (self.limit or self.inode_limit):
             problems.append("by = du needs `limit` or `inode_limit`: du does not report a limit")

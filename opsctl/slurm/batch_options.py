@@ -11,6 +11,8 @@ from itertools import chain
 
 from opsctl.base.tables import read_package_table
 
+MAX_LINE_CHARS = 10_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOption:
@@ -33,7 +35,7 @@ def _load() -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str]]:
 def list_options(line: str) -> Iterator[BatchOption]:
     """Yield every option of a line such as `--hint=nomultithread -a1-3`; a word that is no option has no names."""
     try:
-        words = iter(shlex.split(line, comments=True))
+        words = iter(shlex.split(line[:MAX_LINE_CHARS], comments=True))
     except ValueError:  # an unbalanced quote
         words = iter([line])
     for word in words:

@@ -16,12 +16,15 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.base.units import parse_size
 from opsctl.host.system import spawn
+from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import Filesystem
 from opsctl.state.files import touch
 from opsctl.trainer.bounded_files import read_bounded
 
 TIMEOUT_S = 20.0
 """For df and for quota commands."""
+MAX_OUTPUT_BYTES = 64 << 10
+"""Searched of the output of a quota command."""
 MAX_USAGE_BYTES = 256 << 20
 MAX_DU_TIME = timedelta(hours=24)
 """A measurement that takes longer counts as dead."""
@@ -108,14 +111,13 @@ def read_df(text: str) -> Space:
 
 def read_pattern(text: str, pattern: str) -> Space:
     """Parse the output of a quota command by the named groups of `pattern`. Raises MeasurementFailed."""
-    match = re.search(pattern, text, re.MULTILINE)
-    if match is None:
+    words = compile_bounded(f"(?m){pattern}").search(text, MAX_OUTPUT_BYTES)
+    if words is None:
         raise MeasurementFailed(f"the pattern finds nothing in {text.strip()[:200]!r}")
-    words = {name: value for name, value in match.groupdict().items() if value is not None}
     try:
         values: dict[str, Any] = {name: parse(words[name]) for name, parse in _FIELDS.items() if name in words}
     except (ValueError, OverflowError, OSError) as error:  # also for a time outside of the calendar
-        raise MeasurementFailed(f"{match[0][:200]!r}: {error!s:.200}") from error
+        raise MeasurementFailed(f"{str(words)[:200]}: {error!s:.200}") from error
     return Space(**values)
 
 

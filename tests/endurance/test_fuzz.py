@@ -1,6 +1,8 @@
 """A million hostile inputs over all parsers and file formats, in processes with bounded memory.
 
-`FUZZ_CASES=10000 FUZZ_SEED=7 pytest -s tests/endurance/test_fuzz.py`
+Every input on which a parser fails is kept in tests/corpus/crashes, where every later case may begin with it.
+
+`FUZZ_CASES=10000 FUZZ_SEED=7 FUZZ_MINUTES=25 pytest -s tests/endurance/test_fuzz.py`
 """
 
 import json
@@ -13,21 +15,24 @@ from tests.hostile.fuzz_all import TARGETS
 
 CASES = int(os.environ.get("FUZZ_CASES", "1000000"))
 SEED = int(os.environ.get("FUZZ_SEED", str(int(time.time()))))
-MAX_MINUTES = 25
+MAX_MINUTES = int(os.environ.get("FUZZ_MINUTES", "25"))
 PROGRAM = """
-import collections, json, random, sys, time
-from tests.hostile.fuzz import bounded_memory, bounded_time, find_failure, make_case
+import collections, hashlib, json, random, sys, time
+from tests.hostile.fuzz import CORPUS, bounded_memory, bounded_time, find_failure, make_case
 from tests.hostile.fuzz_all import TARGETS
 
 share, shares, cases, seed, minutes = map(int, sys.argv[1:])
+CRASHES = CORPUS / "crashes"
+CRASHES.mkdir(exist_ok=True)
 until = time.monotonic() + 60 * minutes
 failures, count, slowest = collections.Counter(), 0, (0.0, "")
 names = list(TARGETS)[share::shares]
 with bounded_time(), bounded_memory():
-    for name in names:
+    for number, name in enumerate(names):
+        end = time.monotonic() + (until - time.monotonic()) / (len(names) - number)
         target, samples, source = TARGETS[name], TARGETS[name].samples(), random.Random(f"{seed} {name}")
         for _ in range(cases // len(TARGETS) + 1):
-            if time.monotonic() > until:
+            if time.monotonic() > end:
                 break
             data = make_case(samples, source)
             began = time.process_time()
@@ -36,6 +41,8 @@ with bounded_time(), bounded_memory():
             count += 1
             if failure:
                 failures[f"{name}: {failure} on {data[:80]!r}"] += 1
+                digest = hashlib.sha256(data).hexdigest()[:12]
+                CRASHES.joinpath(f"{name.replace(' ', '-').replace(',', '')}-{digest}.bin").write_bytes(data)
 print(json.dumps({"count": count, "slowest": slowest, "failures": failures.most_common(20)}))
 """
 

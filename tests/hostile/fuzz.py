@@ -50,7 +50,7 @@ class FuzzTarget:
     examples: tuple[bytes, ...] = ()
 
     def samples(self) -> tuple[bytes, ...]:
-        return (*self.examples, *_read_corpus(self.corpus), b"")
+        return (*self.examples, *_read_corpus(self.corpus), *_read_corpus(("crashes/*.bin",)), b"")
 
 
 @functools.cache
@@ -73,12 +73,19 @@ def make_case(samples: Sequence[bytes], random: Random) -> bytes:
         return random.randbytes(random.randrange(300))
     if kind < 0.2:
         return b"".join(random.choices(TOKENS, k=random.randrange(12)))
-    if kind < 0.22:
-        return (random.choice(TOKENS) * random.choice((1000, 20_000)))[:MAX_CASE_SIZE]
     data = random.choice(samples)
+    if kind < 0.22:
+        return _pump(data, random)
     for _ in range(random.choice((1, 1, 1, 2, 3, 8))):
         data = random.choice(CHANGES)(data, random, samples)
     return data[:MAX_CASE_SIZE]
+
+
+def _pump(data: bytes, random: Random) -> bytes:
+    """Repeat a token, or a piece of a recorded input, at its place: what takes a time of the square of its size."""
+    place = random.randrange(len(data) + 1)
+    piece = random.choice((random.choice(TOKENS), data[place : place + random.choice((1, 5, 30))]))
+    return data[:place] + (piece * random.choice((1000, 20_000)))[:MAX_CASE_SIZE] + data[place:]
 
 
 def _flip(data: bytes, random: Random, _: Sequence[bytes]) -> bytes:
@@ -177,7 +184,7 @@ def find_failure(target: FuzzTarget, data: bytes) -> str:
     return ""
 
 
-MAX_MESSAGE_CHARS = 6000
+MAX_MESSAGE_CHARS = 8000
 """Settings files list every problem."""
 
 

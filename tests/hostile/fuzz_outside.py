@@ -1,16 +1,27 @@
 """Parsers of what strangers send or publish: answers by mail and Slack, dumps of torch, models, texts to train on."""
 
+import gzip
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import jinja2
+
 from opsctl.alerts import answer, own_line
 from opsctl.alerts.channels import email as mail_channel
-from opsctl.alerts.channels import slack
+from opsctl.alerts.channels import mail_sender, ntfy, slack
+from opsctl.checkpoints import completeness
+from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.cli.plan import model_source
+from opsctl.dash import steering
 from opsctl.diagnosis import flight_recorder
+from opsctl.launch import revisions
+from opsctl.nodes.health.node_local import read_thresholds
+from opsctl.nodes.remote import fanout
 from opsctl.slurm import batch_options
+from opsctl.telemetry.progress import read_log, tracker_log
 from opsctl.trainer import text_sources
+from opsctl.trainer.chat import ChatTemplate, _TemplateFailed
 from opsctl.trainer.checkpoint import transformers_config
 from opsctl.trainer.errors import Refused
 from tests.hostile.fuzz import FuzzTarget
@@ -38,6 +49,24 @@ MODEL = (
 def read_thread(data: str) -> object:
     rows = json.loads(data)
     return list(slack._read_thread("team", "alert.1", "1.2", rows))
+
+
+def show_changes(data: str) -> object:
+    half = len(data) // 2
+    files = (revisions.Files(config=part, trainer="", body="") for part in (data[:half], data[half:]))
+    return revisions.diff(*files)
+
+
+def write_chat(data: str) -> object:
+    try:
+        return ChatTemplate(data, {}).spans([{"role": "user", "content": "a"}], 0, {})
+    except (jinja2.TemplateError, RecursionError) as error:
+        raise Refused(str(error)) from error
+
+
+def report_compressed(path: Path) -> object:
+    path.write_bytes(gzip.compress(path.read_bytes(), 1))
+    return read_log.read_summary(path)
 
 
 def list_texts(path: Path) -> object:
@@ -81,6 +110,42 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
             b"PAR1PAR1",
         ),
     ),
+    "sender of a mail": FuzzTarget(
+        lambda data: mail_sender.find_sender(data, "mx", NOW), examples=tuple(mail.encode() for mail in MAIL)
+    ),
+    "buttons of ntfy": FuzzTarget(
+        lambda data: list(ntfy._read(data, "phone", "topic", KEY, NOW)),
+        examples=(b'{"event": "message", "message": "ack alert.1.99999999999.x"}\n', *JSON),
+    ),
+    "action of the page": FuzzTarget(
+        steering.parse_instruction, examples=(b'{"verb": "hold", "train": "tr11", "reason": "x", "number": 5}', *JSON)
+    ),
+    "objects of a program": text(fanout.merge_objects, examples=JSON),
+    "changes of a train": text(show_changes, examples=(b"a = 1\nb = 2\na = 2\nb = 2\n",)),
+    "chat template": text(
+        write_chat,
+        errors=(Refused, _TemplateFailed),
+        examples=(b"{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{% endfor %}", b"{{ 2 ** 3 * 'a' }}"),
+    ),
+    "compressed log": file(report_compressed, "logs/*.txt", name="train.log.gz"),
+    "curve in a table": file(tracker_log.read_tracker_log, name="a.csv", examples=(b"step,loss\n1,2.5\n",)),
+    "curve in JSON": file(tracker_log.read_tracker_log, name="a.json", examples=(b'[{"step": 1, "loss": 2.5}]', *JSON)),
+    "curve of W&B": file(tracker_log.read_tracker_log, name="a.wandb", examples=(b":W&B\0\0\0" + bytes(40),)),
+    "curve of TensorBoard": file(
+        tracker_log.read_tracker_log,
+        name="events.out.tfevents.1795333309.n1",
+        examples=(b"\x09" + bytes(11) + b"\x09" + bytes(20),),
+    ),
+    "index of weights": file(
+        lambda path: list(completeness._indexed_shards(path)), examples=(b'{"weight_map": {"a": "b"}}', *JSON)
+    ),
+    "header of safetensors": file(
+        completeness._judge_file, name="a.safetensors", examples=(b"\x10" + bytes(7) + b'{"a": {}}' + bytes(9),)
+    ),
+    "TOML of a trainer": file(read_values, name="a.toml", examples=(b"a.b = 1\n[c]\nd = [1, 2]\n",)),
+    "Python of a trainer": file(read_values, name="a.py", examples=(b"a = 'b'\nc: str = \"d\"  # e\n",)),
+    "JSON of a trainer": file(read_values, name="a.json", examples=JSON),
+    "thresholds of a node": file(read_thresholds, errors=VALUES, examples=(b"[health]\nfio_mib = 5\n",)),
     "options of sbatch": text(
         lambda data: list(batch_options.list_options(data)), examples=(b"--hint=x -a1-3 --comm y",)
     ),

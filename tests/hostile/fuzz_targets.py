@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pydantic import ValidationError
+
 from opsctl.alerts import ledger_state, outbox
 from opsctl.alerts.channels import slack
 from opsctl.alerts.channels.webhook import judge_status
@@ -119,6 +121,13 @@ def read_corpus(path: Path) -> object:
     return corpus_files.read(prefix, "x"), corpus_files.tokenizer_size(path)
 
 
+def read_trainer(path: Path) -> object:
+    try:
+        return trainer_config.read(path)
+    except ValidationError as error:
+        raise ValueError(trainer_config.describe_errors(error)) from error
+
+
 def answer(data: bytes) -> Answer:
     return Answer(node="n1", by="ssh", code=1, out=decode(data), err=decode(data))
 
@@ -222,7 +231,9 @@ PARSERS: dict[str, FuzzTarget] = {
     # logs
     "iteration line": text(log_formats.parse_megatron, *LOGS, "progress/*.jsonl"),
     "root cause": file(explain_logs, *LOGS, "failures/*.jsonl"),
-    "cause of a line": text(causes.classify, "diagnosis/lines/*.txt", "failures/*.jsonl"),
+    "cause of a line": text(
+        lambda data: causes.classify(data[: scan_logs.MAX_LINE_BYTES]), "diagnosis/lines/*.txt", "failures/*.jsonl"
+    ),
     "skew of logs": file(lambda path: merge_logs.estimate_skews([path, path]), *LOGS),
     "NCCL debug": FuzzTarget(
         lambda data: nccl_debug.read_nccl_debug(data.split(b"\n")),
@@ -247,7 +258,7 @@ PARSERS: dict[str, FuzzTarget] = {
         examples=(b"token=hf_abcdefghijklmnopqrstuvwxyz0123456789 password: x", b"a://b:c@d/"),
     ),
     # settings and arguments
-    "trainer.json": file(trainer_config.read, "preflight/configurations/*", errors=VALUES, examples=JSON),
+    "trainer.json": file(read_trainer, "preflight/configurations/*", errors=VALUES, examples=JSON),
     "duration": text(units.parse_duration, errors=VALUES, examples=DURATIONS),
     "size": text(units.parse_size, errors=VALUES, examples=(b"400T", b"2.5 GiB", b"3000000")),
     "time": text(lambda data: units.parse_time(data, NOW), errors=VALUES, examples=(b"2026-03-01 12:00", b"3d")),

@@ -44,6 +44,10 @@ def load(path: Path, *, trust: bool = False) -> Any:
                     " --trust-pickle if you trust whoever wrote the file"
                 ) from error
             return torch.load(opened, map_location="cpu", weights_only=False, mmap=True)
+    except Refused:
+        raise
+    except Exception as error:  # a damaged file fails in any way that its parts do
+        raise Refused(f"{path} cannot be read as a file of torch.save: {error!s:.300}") from error
     finally:
         os.close(handle)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from email.message import EmailMessage
+from email.parser import BytesHeaderParser
 from email.utils import format_datetime, parseaddr
 
 from opsctl.alerts.answer import FORMS, RawAnswer, sign, verify
@@ -36,10 +37,19 @@ IMAP_PORTS = {"tls": 993, "starttls": 143, "none": 143}
 MAX_MAILS = 50
 """Mails that are read in one watch cycle, the newest."""
 MAX_MAIL_BYTES = 64 << 10
+MAX_HEADER_CHARS = 4000
 LOOK_BACK = timedelta(days=2)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 log = logging.getLogger(__name__)
 _SIGNED_ID = re.compile(r"<([^<>@\s]+)@opsctl\.[^<>@\s]+>")
+
+
+class _BoundedHeaders(email.policy.EmailPolicy):
+    """Cuts every header, also of parts: the time to parse one grows with the square of its length."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        return name, value[:MAX_HEADER_CHARS]
 
 
 class Email:
@@ -216,7 +226,7 @@ def _with_proof(answer: RawAnswer, raw: bytes, server: str, now: datetime) -> Ra
         sender = find_sender(raw, server, now)
     except Exception:  # noqa: BLE001 (as above)
         sender = ""
-    date = email.message_from_bytes(raw).get("Date", "")
+    date = BytesHeaderParser().parsebytes(raw).get("Date", "")
     digest = hashlib.sha256(repr((sender, str(date), answer.message, answer.text)).encode(errors="replace"))
     return replace(answer, sender=sender or f"not verified: {answer.sender}", id=digest.hexdigest())
 
@@ -231,7 +241,7 @@ def _parse(raw: bytes, channel: str, key: str) -> RawAnswer | None:
 
 
 def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
-    mail = email.message_from_bytes(raw, policy=email.policy.default)
+    mail = email.message_from_bytes(raw, policy=_BoundedHeaders())
     assert isinstance(mail, EmailMessage)
     headers = f"{mail.get('In-Reply-To', '')} {mail.get('References', '')}"
     messages = [message for signed in _SIGNED_ID.findall(headers) if (message := verify(key, signed))]

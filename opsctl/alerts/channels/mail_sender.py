@@ -1,10 +1,9 @@
 """Who sent a mail, as the own mail server has verified it. What a mail says of itself proves nothing."""
 
-import email
-import email.policy
 import email.utils
 import re
 from datetime import datetime, timedelta
+from email.parser import BytesHeaderParser
 
 MAX_HEADER_CHARS = 10_000
 MAX_AGE = timedelta(days=2)
@@ -20,7 +19,7 @@ def find_sender(raw: bytes, server: str, now: datetime) -> str:
 
     Only the topmost Authentication-Results header of `server` counts: those below may have come with the mail.
     """
-    mail = email.message_from_bytes(raw, policy=email.policy.compat32)
+    mail = BytesHeaderParser().parsebytes(raw)  # parts within parts would recurse
     senders = [" ".join(str(value)[:MAX_HEADER_CHARS].split()) for value in mail.get_all("From", ())]
     match = _FROM.fullmatch(senders[0]) if len(senders) == 1 else None
     if match is None or not _is_fresh(str(mail.get("Date", "")), now):

@@ -4,11 +4,11 @@ Nodes are of one kind if Slurm's configuration (CPUs, memory, gres), the product
 are equal. A value is usual if more than half of all nodes of the kind, and at least three other nodes, agree on it.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from statistics import median_low
 
 from opsctl.nodes.health.node_state import NodeSnapshot, Port, Usual
+from opsctl.settings.bounded_pattern import compile_bounded
 
 MIN_AGREEING_NODES = 3
 MIN_SHARE = 0.98
@@ -51,12 +51,16 @@ def measure(snapshot: NodeSnapshot, ib_ignore: str = "") -> dict[str, float]:
 
 def select_active_ports(snapshot: NodeSnapshot, ib_ignore: str) -> dict[str, Port]:
     """Return the active network ports, without those that match the pattern."""
-    ignored = re.compile(ib_ignore) if ib_ignore else None
-    return {
-        name: port
-        for name, port in snapshot.ports.items()
-        if port.state == "ACTIVE" and not (ignored and ignored.search(name))
-    }
+    ports = leave_out_ports(snapshot.ports, ib_ignore)
+    return {name: port for name, port in ports.items() if port.state == "ACTIVE"}
+
+
+def leave_out_ports(ports: Mapping[str, Port], ib_ignore: str) -> dict[str, Port]:
+    """Return the ports without those whose names match the pattern."""
+    if not ib_ignore:
+        return dict(ports)
+    ignored = compile_bounded(ib_ignore)
+    return {name: port for name, port in ports.items() if ignored.search(name) is None}
 
 
 def name_kind(snapshot: NodeSnapshot, slurm_kind: str) -> str:

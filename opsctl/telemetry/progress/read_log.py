@@ -167,8 +167,8 @@ def _choose_reader(path: Path, cuts: Sequence[int] | None, pattern: str, *, foll
     finder = StepReader(formats_for(pattern))
     with _open(path, follow=follow) as file:
         for sample in _read_samples(file, is_compressed=path.suffix == ".gz"):
-            for line in sample.split(b"\n"):
-                finder.read(line)
+            for _, line in finder.find_lines(sample):
+                finder.read(line, is_candidate=True)
     is_foreign = bool(finder.known) and all(line_format.name != MEGATRON for line_format in finder.known)
     return ForeignLogReader(cuts, finder.known) if is_foreign else LogReader(cuts)
 

@@ -4,12 +4,10 @@ The expected number of ports and their rate are those of the site's settings, of
 of its kind. A slower rate is evidence: a cable or a transceiver has lost lanes (AzNHC check_hw_ib, gcm check-ibstat).
 """
 
-import re
-
 from opsctl.base.units import format_duration
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot, Port
-from opsctl.nodes.health.usual_hardware import PORTS, rate_of, select_active_ports
+from opsctl.nodes.health.usual_hardware import PORTS, leave_out_ports, rate_of, select_active_ports
 
 DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
 """Counters of which any rise is evidence."""
@@ -31,8 +29,7 @@ def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         if prior.ports or expected:
             yield unknown(f"/sys {section.why}")
         return
-    ignored = re.compile(site.ib_ignore) if site.ib_ignore else None
-    watched = {name: port for name, port in prior.ports.items() if not (ignored and ignored.search(name))}
+    watched = leave_out_ports(prior.ports, site.ib_ignore)
     down = list(_find_inactive(snapshot, watched))
     yield from down
     active = select_active_ports(snapshot, site.ib_ignore)
