@@ -1,6 +1,6 @@
-"""The history of a train's alerts and of what people did about them, from the site's journals."""
+"""The history of alerts and of what people did, from the journals of the site and of trains, which only grow."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,10 +10,45 @@ from typing import Any
 from opsctl.alerts.ledger_state import SEVERITY
 from opsctl.alerts.message import find_incident
 from opsctl.base.findings import Level
+from opsctl.state.events import (
+    Allowed,
+    Cancelled,
+    Edited,
+    Event,
+    Excluded,
+    Held,
+    HoldReleased,
+    Readmitted,
+    RequestDone,
+    RequestRefused,
+    RollbackUndone,
+    RolledBack,
+    Submitted,
+    SwitchArmed,
+    SwitchDisarmed,
+)
 from opsctl.state.files import find_matches, parse_json, read_range
 
 MAX_TAIL_BYTES = 1 << 20
 """The history is read from the newest part of each journal."""
+DECISIONS: Mapping[type[Event], str] = {
+    Held: "held",
+    HoldReleased: "released",
+    Submitted: "launched",
+    Cancelled: "cancelled",
+    Edited: "edited",
+    RolledBack: "rolled back to step {0.step}",
+    RollbackUndone: "rollback undone",
+    SwitchArmed: "{0.switch} switch armed: {0.why}",
+    SwitchDisarmed: "{0.switch} switch disarmed",
+    RequestDone: "request carried out: {0.verb}",
+    RequestRefused: "request refused: {0.verb}: {0.why}",
+    Allowed: "error allowed: {0.check} of {0.what}",
+    Excluded: "nodes excluded: {0.nodes}",
+    Readmitted: "nodes readmitted: {0.nodes}",
+}
+"""What people and opsctl decide about a train, in words."""
+_CHANNELS = {SwitchArmed: "switch", SwitchDisarmed: "switch", RequestDone: "request", RequestRefused: "request"}
 _ACTIONS = {"ack": "acknowledged", "accept": "accepted", "silence": "silenced"}
 
 
@@ -27,15 +62,32 @@ class AlertEvent:
     key: str
     text: str
     by: str = "opsctl"
+    channel: str = ""
+    """Where a person acted: a switch, a request, the page, the name of a channel of alerts, or a host's commands."""
     is_worse: bool = False
 
 
-def read_alert_history(alerts: Path, train: str) -> list[AlertEvent]:
-    """Return the events of the alerts of one train, the oldest first."""
+def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
+    """Yield what was decided about the train, with the user whose process wrote it, or who asked for it."""
+    for event in events:
+        if words := DECISIONS.get(type(event)):
+            user, _, place = event.actor.partition("@")
+            yield AlertEvent(
+                at=event.when,
+                level="",
+                key=train,
+                text=words.format(event),
+                by=getattr(event, "by", "") or user,
+                channel=_CHANNELS.get(type(event), f"opsctl on {place.partition(':')[0]}"),
+            )
+
+
+def read_alert_history(alerts: Path, train: str = "", *, tail_bytes: int = MAX_TAIL_BYTES) -> list[AlertEvent]:
+    """Return the events of the alerts of one train, or of all, the oldest first."""
     records: list[dict[str, Any]] = []
     for path in find_matches(alerts, "journal-*.jsonl"):
         with suppress(OSError):
-            records += _parse_lines(read_range(path, -MAX_TAIL_BYTES, MAX_TAIL_BYTES)[0])
+            records += _parse_lines(read_range(path, -tail_bytes, tail_bytes)[0])
     keys = {find_incident(str(record["id"])): str(record["key"]) for record in records if "after" in record}
     events: list[AlertEvent] = []
     for record in records:
@@ -56,19 +108,23 @@ def _parse_record(record: Mapping[str, Any], train: str, keys: Mapping[str, str]
     """Yield the event of one line; nothing for lines of other trains and of other kinds."""
     incident = keys.get(find_incident(str(record.get("message", ""))), "")
     key = str(record.get("key") or record.get("pattern") or incident)
-    if train not in {*key.split("/"), record.get("train")}:
+    if train and train not in {*key.split("/"), record.get("train")}:
         return
     at = datetime.fromisoformat(str(record["at"])).astimezone(UTC)
-    by = str(record.get("by") or str(record.get("actor", "")).partition("@")[0])
+    user, _, host = str(record.get("actor", "")).partition("@")
+    by, channel = str(record.get("by") or user), str(record.get("channel", ""))
     match record["kind"]:
         case "ack" | "accept" | "silence" as kind:
             text = f"{_ACTIONS[kind]} by {by}: {record.get('reason', '')}"
+            channel = f"opsctl on {host}" if by == user else ""
         case "answer":
             text = "; ".join(map(str, record["done"]))
         case "answer-not-understood":
             text = f"not understood: {record['text']}"
+        case "answer-refused":
+            by, text = str(record["sender"]), f"refused: {record['verb']}, of nobody in [alerts.people]"
         case "page":
-            text = str(record["done"])
+            text, channel = str(record["done"]), "page"
         case _ if "after" in record:
             before, after = Level(record["before"]), Level(record["after"])
             is_worse = SEVERITY[after] > SEVERITY[before]
@@ -76,4 +132,4 @@ def _parse_record(record: Mapping[str, Any], train: str, keys: Mapping[str, str]
             return
         case _:
             return
-    yield AlertEvent(at=at, level="", key=key, text=text, by=by)
+    yield AlertEvent(at=at, level="", key=key or str(record.get("train", "")), text=text, by=by, channel=channel)

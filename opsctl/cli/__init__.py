@@ -62,6 +62,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "exec": CommandEntry("exec:exec_", "Nodes", "Run a command on many nodes and group the output."),
     "watch": CommandEntry("watch:watch", "Automation", "Run all watchdogs, finalize attempts, send alerts."),
     "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, accept and silence alerts."),
+    "audit": CommandEntry("audit:audit", "Automation", "Show who did what through which channel."),
     "cron": CommandEntry("cron:cron", "Automation", "Run periodic jobs, with or without system cron."),
     "mcp": CommandEntry("mcp:mcp", "Automation", "Offer tools to assistants, by the Model Context Protocol."),
     "init": CommandEntry("config:init", "Set up", "Write a starter train.toml and site.toml."),

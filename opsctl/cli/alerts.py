@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.alerts import dispatch
-from opsctl.alerts.alert_history import AlertEvent, read_alert_history
+from opsctl.alerts.alert_history import list_decisions, read_alert_history
 from opsctl.alerts.duty import find_shift, is_in_force
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
@@ -31,15 +31,8 @@ from opsctl.cli.output import (
     train_argument,
     wants_json,
 )
-from opsctl.state.events import Cancelled, Held, HoldReleased, Submitted
 from opsctl.state.journal import actor
 
-DECISIONS = {
-    Held: "held",
-    HoldReleased: "released",
-    Submitted: "launched",
-    Cancelled: "cancelled",
-}
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 
 MAX_CHECK_AGE = timedelta(hours=2)
@@ -141,10 +134,7 @@ def history(app: App, train: str) -> None:
     """
     run = app.find(train)
     rows = read_alert_history(app.site_dir.alerts, run.name)
-    for event in app.journal(run).events():
-        if decision := DECISIONS.get(type(event)):
-            person = event.actor.partition("@")[0]
-            rows.append(AlertEvent(at=event.when, level="", key=run.name, text=decision, by=person))
+    rows += list_decisions(app.journal(run).events(), run.name)
     rows.sort(key=attrgetter("at"))
     if wants_json():
         print_json(rows)

@@ -1,0 +1,54 @@
+"""`opsctl audit`: who did what through which channel."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from operator import attrgetter
+
+import click
+
+from opsctl.alerts.alert_history import AlertEvent, list_decisions, read_alert_history
+from opsctl.app import App
+from opsctl.base.errors import RunDirError
+from opsctl.cli.options import Since
+from opsctl.cli.output import app_and_json, make_table, print_json, print_on_stderr, print_table, wants_json
+from opsctl.state.files import MAX_STATE_BYTES
+from opsctl.state.run_dir import all_trains
+
+DEFAULT_SPAN = timedelta(days=7)
+COLUMNS = ("at (UTC)", "who", "channel", "about", "what")
+
+
+@click.command()
+@click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: a week ago).")
+@app_and_json
+def audit(app: App, since: datetime | None) -> int:
+    """Show who did what through which channel.
+
+    Reads the journals of all trains and of the alerts, to which opsctl only appends. Answers whose sender is not listed
+    and refused requests are shown as well. Exit 1 if a journal cannot be read.
+
+    \b
+    opsctl audit
+    opsctl audit --since 30d --json
+    """
+    begin, problems = since or app.clock.now() - DEFAULT_SPAN, list[str]()
+    entries = [entry for entry in _list_entries(app, problems) if entry.at >= begin]
+    entries.sort(key=attrgetter("at"))
+    if wants_json():
+        print_json(entries)
+    else:
+        rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in entries]
+        print_table(make_table(rows, COLUMNS))
+    for problem in problems:
+        print_on_stderr(f"opsctl: {problem}")
+    return 1 if problems else 0
+
+
+def _list_entries(app: App, problems: list[str]) -> Iterator[AlertEvent]:
+    """Yield what was done through a channel; an alert itself, and what an answer or the page has recorded, has none."""
+    yield from (entry for entry in read_alert_history(app.site_dir.alerts, tail_bytes=MAX_STATE_BYTES) if entry.channel)
+    for run in all_trains(app.root):
+        try:
+            yield from list_decisions(app.journal(run).events(), run.name)
+        except RunDirError as error:
+            problems.append(error.message)

@@ -1,0 +1,61 @@
+"""`opsctl audit`: no act and no attempt goes without a trace, and no text of a stranger forges one."""
+
+import json
+
+import pytest
+
+from opsctl.host.system import SystemClock
+from opsctl.state.events import RequestRefused, SwitchArmed
+from opsctl.state.journal import Journal, actor
+from opsctl.state.site_dir import SiteDir
+from tests.hostile.conftest import Site
+from tests.support.cases import read_cases
+
+NOW = SystemClock().now().isoformat()
+
+
+def write_line(site: Site, line: str, at: str = NOW) -> None:
+    place = SiteDir.of(site.root)
+    place.create()
+    with (place.alerts / "journal-login1-0.jsonl").open("a") as file:
+        file.write(line.replace("{", f'{{"at": "{at}", ', 1) + "\n")
+
+
+@pytest.mark.attack("an act on alerts leaves no trace, or another's")
+@pytest.mark.parametrize(*read_cases(__file__, "lines"))
+def test_act_on_alerts_is_shown(site: Site, line: str, row: list[str] | None) -> None:
+    write_line(site, line)
+    write_line(site, line, "2020-01-01T00:00:00+00:00")
+    result = site.opsctl("audit", "--json")
+    assert result.exit_code == 0, result.output
+    shown = [
+        [entry["by"], entry["channel"], entry["text"][: len(row[2])]] for entry in json.loads(result.output) if row
+    ]
+    assert shown == ([row] if row else [])
+    assert not {"\x1b", "\ny"} & set(site.opsctl("audit").output)
+
+
+@pytest.mark.attack("a steered train shows no trace of who did it")
+def test_decision_about_a_train_is_shown(site: Site) -> None:
+    journal = Journal(site.train(), SystemClock())
+    journal.append(SwitchArmed(switch="kill", by="mallory", why="for fun"))
+    journal.append(RequestRefused(verb="release", by="mallory", why="not in the group"))
+    entries = json.loads(site.opsctl("audit", "--json").output)
+    rows = [(entry["key"], entry["by"], entry["channel"].partition(" ")[0], entry["text"]) for entry in entries]
+    assert rows == [
+        ("tr11", actor(), "opsctl", "launched"),
+        ("tr11", "mallory", "switch", "kill switch armed: for fun"),
+        ("tr11", "mallory", "request", "request refused: release: not in the group"),
+    ]
+    assert json.loads(site.opsctl("audit", "--since", "2026-12-31", "--json").output) == []
+
+
+@pytest.mark.attack("a journal that cannot be read hides what was done")
+def test_unreadable_journal_is_reported(site: Site) -> None:
+    run = site.train()
+    [path] = run.journal.glob("*.jsonl")
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    result = site.opsctl("audit")
+    assert result.return_value == 1
+    assert str(path) in result.output
