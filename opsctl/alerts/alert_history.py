@@ -10,45 +10,16 @@ from typing import Any
 from opsctl.alerts.ledger_state import SEVERITY
 from opsctl.alerts.message import find_incident
 from opsctl.base.findings import Level
-from opsctl.state.events import (
-    Allowed,
-    Cancelled,
-    Edited,
-    Event,
-    Excluded,
-    Held,
-    HoldReleased,
-    Readmitted,
-    RequestDone,
-    RequestRefused,
-    RollbackUndone,
-    RolledBack,
-    Submitted,
-    SwitchArmed,
-    SwitchDisarmed,
-)
+from opsctl.base.tables import read_package_table
+from opsctl.state.events import KINDS, Event
 from opsctl.state.files import find_matches, parse_json, read_range
 
 MAX_TAIL_BYTES = 1 << 20
 """The history is read from the newest part of each journal."""
-DECISIONS: Mapping[type[Event], str] = {
-    Held: "held",
-    HoldReleased: "released",
-    Submitted: "launched",
-    Cancelled: "cancelled",
-    Edited: "edited",
-    RolledBack: "rolled back to step {0.step}",
-    RollbackUndone: "rollback undone",
-    SwitchArmed: "{0.switch} switch armed: {0.why}",
-    SwitchDisarmed: "{0.switch} switch disarmed",
-    RequestDone: "request carried out: {0.verb}",
-    RequestRefused: "request refused: {0.verb}: {0.why}",
-    Allowed: "error allowed: {0.check} of {0.what}",
-    Excluded: "nodes excluded: {0.nodes}",
-    Readmitted: "nodes readmitted: {0.nodes}",
+_DECISIONS = {
+    table: {KINDS[kind]: text for kind, text in rows.items()}
+    for table, rows in read_package_table("alerts/decisions.toml").items()
 }
-"""What people and opsctl decide about a train, in words."""
-_CHANNELS = {SwitchArmed: "switch", SwitchDisarmed: "switch", RequestDone: "request", RequestRefused: "request"}
 _ACTIONS = {"ack": "acknowledged", "accept": "accepted", "silence": "silenced"}
 
 
@@ -70,7 +41,7 @@ class AlertEvent:
 def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
     """Yield what was decided about the train, with the user whose process wrote it, or who asked for it."""
     for event in events:
-        if words := DECISIONS.get(type(event)):
+        if words := _DECISIONS["words"].get(type(event)):
             user, _, place = event.actor.partition("@")
             yield AlertEvent(
                 at=event.when,
@@ -78,7 +49,7 @@ def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
                 key=train,
                 text=words.format(event),
                 by=getattr(event, "by", "") or user,
-                channel=_CHANNELS.get(type(event), f"opsctl on {place.partition(':')[0]}"),
+                channel=_DECISIONS["channels"].get(type(event), f"opsctl on {place.partition(':')[0]}"),
             )
 
 

@@ -1,12 +1,11 @@
 """`opsctl audit`: who did what through which channel."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from operator import attrgetter
 
 import click
 
-from opsctl.alerts.alert_history import AlertEvent, list_decisions, read_alert_history
+from opsctl.alerts.alert_history import list_decisions, read_alert_history
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
 from opsctl.cli.options import Since
@@ -15,7 +14,6 @@ from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.run_dir import all_trains
 
 DEFAULT_SPAN = timedelta(days=7)
-COLUMNS = ("at (UTC)", "who", "channel", "about", "what")
 
 
 @click.command()
@@ -31,24 +29,20 @@ def audit(app: App, since: datetime | None) -> int:
     opsctl audit
     opsctl audit --since 30d --json
     """
-    begin, problems = since or app.clock.now() - DEFAULT_SPAN, list[str]()
-    entries = [entry for entry in _list_entries(app, problems) if entry.at >= begin]
-    entries.sort(key=attrgetter("at"))
+    entries, problems = [], []
+    entries += [entry for entry in read_alert_history(app.site_dir.alerts, tail_bytes=MAX_STATE_BYTES) if entry.channel]
+    for run in all_trains(app.root):
+        try:
+            entries += list_decisions(app.journal(run).events(), run.name)
+        except RunDirError as error:
+            problems.append(error.message)
+    begin = since or app.clock.now() - DEFAULT_SPAN
+    shown = sorted((entry for entry in entries if entry.at >= begin), key=attrgetter("at"))
     if wants_json():
-        print_json(entries)
+        print_json(shown)
     else:
-        rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in entries]
-        print_table(make_table(rows, COLUMNS))
+        rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in shown]
+        print_table(make_table(rows, ("at (UTC)", "who", "channel", "about", "what")))
     for problem in problems:
         print_on_stderr(f"opsctl: {problem}")
     return 1 if problems else 0
-
-
-def _list_entries(app: App, problems: list[str]) -> Iterator[AlertEvent]:
-    """Yield what was done through a channel; an alert itself, and what an answer or the page has recorded, has none."""
-    yield from (entry for entry in read_alert_history(app.site_dir.alerts, tail_bytes=MAX_STATE_BYTES) if entry.channel)
-    for run in all_trains(app.root):
-        try:
-            yield from list_decisions(app.journal(run).events(), run.name)
-        except RunDirError as error:
-            problems.append(error.message)
