@@ -52,8 +52,10 @@ class Problem:
 
     @property
     def source(self) -> str:
-        """The document, formula or thread behind the check."""
-        return str(read_table()[self.check]["source"])
+        """The document, formula, thread or code behind the check."""
+        check, _, name = self.kind.partition(".")
+        table = read_table()[check]
+        return str(table[name].get("source", table["source"]))
 
     @property
     def what(self) -> str:
@@ -71,8 +73,8 @@ class Problem:
 
 @cache
 def read_table() -> Mapping[str, Mapping[str, Any]]:
-    """Return checks.toml: by check its source, and the sentences of its problems."""
-    return read_package_table("preflight/checks.toml")
+    """Return checks.toml and startup.toml: by check its source, and the sentences and conditions of its problems."""
+    return read_package_table("preflight/checks.toml") | read_package_table("preflight/startup.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
-from opsctl.preflight.trainer_settings import GivenSettings, collect_settings, read_trainer_settings
+from opsctl.preflight.trainer_settings import GivenSettings, collect_settings, read_trainer_settings, read_variables
 from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.model_size import model_parameters
@@ -34,6 +34,14 @@ class Recipe:
     """Configuration files that cannot be read, each with the reason."""
     refuses: frozenset[str] = frozenset()
     """Mistakes with which the trainer itself stops at its start."""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """All settings of the command, its scripts and its files by their names with dashes; `ds.` begins DeepSpeed's."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment, the setup and the scripts."""
+    launcher: str = ""
+    """The program that starts the ranks, in the command or its scripts."""
+    is_complete: bool = True
+    """Whether an option that is not in `options` is certainly not given."""
 
     layers: int | None = None
     hidden: int | None = None
@@ -205,7 +213,7 @@ class Recipe:
         if self.is_embedded:
             return known["own"].get(setting, "")
         usual = {**known["Megatron"], **known.get(self.trainer, {})}
-        return self.names.get(setting, usual[setting])
+        return self.names.get(setting) or usual.get(setting, setting)
 
 
 @cache
@@ -217,7 +225,8 @@ def read_setting_names() -> Mapping[str, Mapping[str, str]]:
 def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
     """Read the recipe of `train`. Without `directory`, where the trainer starts, scripts and files are not read."""
     if train.trainer is not None:
-        return _read_trainer_table(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
+        recipe = _read_trainer_table(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
+        return replace(recipe, variables=read_variables(train))
     given = collect_settings(train, directory)
     return _from_settings(given, read_trainer_settings(given))
 

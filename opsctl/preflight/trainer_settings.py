@@ -14,18 +14,21 @@ refuses    mistakes with which the trainer itself stops at its start
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 from opsctl.base.tables import read_package_table
 from opsctl.checkpoints.trainer_command.read_command import parse_options, read_command
+from opsctl.checkpoints.trainer_command.shell import END, split_command
 from opsctl.checkpoints.trainer_command.value_files import Values, read_values
+from opsctl.preflight.find_launcher import find_launcher
 from opsctl.settings.loader import TrainSettings
 
-DEEPSPEED_FILE = ("deepspeed-config", "deepspeed")
+DEEPSPEED_FILE = ("deepspeed-config", "deepspeed", "deepspeed-config-file", "deepspeed-config.deepspeed-config-file")
 COMMANDS = ("nemo", "nanotron", "torchtitan", "gpt-neox", "transformers", "megatron")
 """Trainers in the order in which their signs are looked for."""
 LAUNCHER = "launcher"
@@ -35,6 +38,12 @@ FALLBACK = "megatron"
 TEXTS = frozenset(read_package_table("preflight/text_fields.toml")["fields"])
 """Fields that hold a text; other fields hold whole numbers."""
 NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
+OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NNODES", "SLURM_NODEID")
+"""Variables with a value when the trainer starts, so that what a script has for their absence never counts."""
+_VARIABLE = re.compile(
+    r"\$\{?(\w*(?:arg|opt|flag|param|config|setting)\w*|[@*]|\w+(?=\[))(?:\[[@*]\])?\}?", re.IGNORECASE
+)
+"""A word that may stand for any number of options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,14 @@ class GivenSettings:
     """The settings in config.json of the model that the command names."""
     invalid: tuple[str, ...] = ()
     """The configuration files that cannot be read, each with the reason."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment, the setup and the scripts."""
+    foreign: frozenset[str] = frozenset()
+    """Options of commands that have no option of a known trainer or launcher."""
+    launcher: str = ""
+    """The program that starts the ranks, in the command or its scripts."""
+    is_complete: bool = True
+    """Whether every variable that may stand for further options is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +99,7 @@ class TrainerTable:
 def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSettings:
     """Return what the command gives. Without `directory`, where the trainer starts, no file is read. Never raises."""
     mounts = train.container.sources if train.container else None
-    content = read_command(train.command, train.environment, directory, mounts=mounts)
+    content = read_command(train.command, read_variables(train), directory, mounts=mounts)
     values: dict[str, tuple[str, ...]] = {}
     spellings: dict[str, str] = {}
     parsed = [parse_options(words) for words in content.parts]
@@ -105,7 +122,33 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
         deepspeed=deepspeed,
         model=_read_model(values, directory),
         invalid=tuple(f"{path.name}: {reason}" for path, reason in content.unread.items()),
+        variables=content.variables,
+        launcher=find_launcher([*chain(*content.parts)]),
+        foreign=frozenset(_list_foreign(content.parts)),
+        is_complete=not any(_is_unknown_variable(word, content.variables) for word in chain(*content.parts)),
     )
+
+
+def read_variables(train: TrainSettings) -> dict[str, str]:
+    """Return the variables with which the command starts, as far as TRAIN.toml gives them."""
+    variables = {name: f"${name}" for name in OF_JOB} | dict(train.environment)
+    split_command([line + "\n" for line in train.setup.lines], variables)
+    return variables
+
+
+def _list_foreign(parts: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the options of commands without any known option; an array or a text of options is no command."""
+    known = frozenset(chain.from_iterable(load_table(name).names for name in (*COMMANDS, LAUNCHER)))
+    for is_end, words in groupby(chain(*parts), lambda word: word == END):
+        command = [] if is_end else list(words)
+        names = set(map(spell, parse_flags(parse_options(command))))
+        if command and not command[0].startswith("-") and "=" not in command[0] and not names & known:
+            yield from names
+
+
+def _is_unknown_variable(word: str, variables: Mapping[str, str]) -> bool:
+    match = _VARIABLE.fullmatch(word)
+    return match is not None and match[1] not in variables
 
 
 def parse_flags(options: Values) -> dict[str, tuple[str, ...]]:
@@ -116,7 +159,7 @@ def parse_flags(options: Values) -> dict[str, tuple[str, ...]]:
 def _add(values: dict[str, tuple[str, ...]], spellings: dict[str, str], settings: Values, prefix: str) -> None:
     for key, texts in settings.items():
         name = spell(key)
-        if name not in values:
+        if key and name not in values:  # a file that is one text, or empty, has no keys
             values[name] = texts
             spellings[name] = prefix + (name if prefix == "--" else key)
 
@@ -174,7 +217,10 @@ def read_trainer_settings(given: GivenSettings) -> dict[str, Any]:
         further, _ = _read(load_table(name), {spell(key): value for key, value in settings.items()})
         fields = {**further, **fields}
     names = {name_of_field: given.spellings[name] for name_of_field, name in sources.items()}
-    fields |= {"trainer": table.trainer if known else "", "names": names}
+    fields |= {"trainer": table.trainer if known else "", "names": names, "variables": given.variables}
+    fields["launcher"] = given.launcher
+    in_deepspeed = {f"ds.{spell(name)}": texts for name, texts in given.deepspeed.items()}
+    fields |= {"options": {**given.values, **in_deepspeed}, "is_complete": given.is_complete}
     if known:
         fields |= {"precisions": _list_precisions(table, given), "unread": tuple(_list_unread(table, given))}
     # A script or a file may set otherwise what the trainer reads in the end.
@@ -196,7 +242,7 @@ def _write_out(table: TrainerTable, given: GivenSettings) -> GivenSettings:
     full = {}
     for name in given.values:
         candidates = [known for known in table.names if known.startswith(name)]
-        if name not in table.names and len(candidates) == 1:
+        if name not in {*table.names, *given.foreign} and len(candidates) == 1:
             full[name] = candidates[0]
     return replace(
         given,

@@ -71,7 +71,8 @@ class Variant:
             user="me",
             now=base.now,
         )
-        return replace(gather(request, place, base.cluster, {}), gpu="A100", step_s=self.table.get("step_s"))
+        gpu, step_s = self.table.get("gpu", "A100"), self.table.get("step_s")
+        return replace(gather(request, place, base.cluster, {}), gpu=gpu, step_s=step_s)
 
 
 def _fill(text: str) -> str:
@@ -81,5 +82,6 @@ def _fill(text: str) -> str:
 
 
 def read_variants() -> list[Variant]:
-    tables = tomllib.loads((CORPUS / "variants" / "variants.toml").read_text())["variant"]
+    files = sorted((CORPUS / "variants").glob("*.toml"))
+    tables = [table for file in files for table in tomllib.loads(file.read_text())["variant"]]
     return [Variant(name=table["name"], table=table) for table in tables]

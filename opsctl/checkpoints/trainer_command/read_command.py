@@ -36,6 +36,8 @@ class CommandContent:
     """The values of the configuration files."""
     unread: Mapping[Path, str]
     """The configuration files that cannot be read, and why."""
+    variables: Mapping[str, str]
+    """Of the environment, and those that the scripts assign."""
 
     @property
     def parts(self) -> list[Sequence[str]]:
@@ -76,7 +78,9 @@ def read_command(
             files[path] = load_values(path)
         except (OSError, ValueError) as error:
             unread[path] = str(error)
-    return CommandContent(words=words, scripts=scripts, script_words=script_words, files=files, unread=unread)
+    return CommandContent(
+        words=words, scripts=scripts, script_words=script_words, files=files, unread=unread, variables=variables
+    )
 
 
 def list_options(words: Sequence[str]) -> list[tuple[str, list[str]]]:

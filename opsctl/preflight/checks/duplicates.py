@@ -1,11 +1,11 @@
 """Numbers that are set in two places and must agree."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, warning
+from opsctl.preflight.table_checks import TableCheck
 from opsctl.preflight.trainer_settings import number, parse_whole
 from opsctl.slurm.batch_options import read_directives
 
@@ -43,61 +43,13 @@ def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             yield error_if((where, count) in certain, "ranks.world", where=where, **numbers)
 
 
-def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Compare DeepSpeed's file with the flags of the command."""
-    recipe, settings = request.recipe, facts.deepspeed
-    zero = settings.get("zero_optimization", {})
-    stage = zero.get("stage") if isinstance(zero, dict) else None
-    for name, here, key, there in (
-        (
-            recipe.name("micro_batch"),
-            recipe.micro_batch,
-            "train_micro_batch_size_per_gpu",
-            settings.get("train_micro_batch_size_per_gpu"),
-        ),
-        (recipe.name("global_batch"), recipe.global_batch, "train_batch_size", settings.get("train_batch_size")),
-        ("--zero-stage", number(recipe.flags, "zero-stage"), "stage", stage),
-    ):
-        if isinstance(there, int) and here is not None and here != there:
-            yield error("batch-twice.differ", name=name, here=here, key=key, there=there)
-    yield from _reckon_batch(request, settings)
-
-
 def precision(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Compare the precision of the flags with that of DeepSpeed's file."""
-    flags, settings = request.recipe.flags, facts.deepspeed
-    in_file = [name for name in ("fp16", "bf16", "bfloat16") if _is_enabled(settings.get(name))]
-    if "fp16" in in_file and len(in_file) > 1:
-        yield error("precision.both_in_file", other=in_file[1])
-    given = [name for name in ("fp16", "bf16") if name in flags and (flags[name] or ("true",))[0].lower() != "false"]
-    if not given and "precision" in request.recipe.names:  # from a script
-        given = [request.recipe.precision.partition("-")[0]]
-    if len(given) > 1:
-        yield error_if("precision" in request.recipe.refuses and request.is_certain, "precision.both")
-    elif len({*request.recipe.precisions.values()}) > 1:
-        set_by = tuple(f"{name} ({kind})" for name, kind in request.recipe.precisions.items())
-        yield warning("precision.two", settings=set_by)
-    for name in given if len(given) == 1 else []:
-        other = [known for known in in_file if (known == "fp16") != (name == "fp16")]
-        if other and len(other) == len(in_file):
-            yield warning("precision.differ", name=name, other=other[0])
-
-
-def _is_enabled(table: Any) -> bool:
-    return isinstance(table, dict) and table.get("enabled") is True
-
-
-def _reckon_batch(request: LaunchRequest, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    """DeepSpeed refuses a batch that is not micro batch x accumulation x replicas."""
-    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    batch, micro, accumulation = (settings.get(name) for name in names)
-    if not (isinstance(batch, int) and isinstance(micro, int) and isinstance(accumulation, int)):
-        return
-    replicas = request.recipe.replicas(request.world)
-    product = micro * accumulation * replicas
-    if batch != product:
-        numbers = {"batch": batch, "micro": micro, "accumulation": accumulation, "replicas": replicas}
-        yield warning("batch-twice.product", **numbers, product=product)
+    """Report several precisions, and compare those of the command with DeepSpeed's file."""
+    found = list(TableCheck("precision")(request, facts))
+    yield from found
+    precisions = request.recipe.precisions
+    if not found and len(set(precisions.values())) > 1:
+        yield warning("precision.two", settings=tuple(f"{name} ({kind})" for name, kind in precisions.items()))
 
 
 def list_flags(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,6 @@ from opsctl.base.nodesets import fold
 from opsctl.base.tables import read_package_table
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
-from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
 
 SHM_BYTES_PER_RANK = 2**30
 """Shared memory for NCCL's buffers and the batches of DataLoader workers."""
@@ -54,13 +53,6 @@ def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 def known() -> tuple[Mapping[str, Any], ...]:
     """Return the rows of versions.toml."""
     return tuple(read_package_table("preflight/versions.toml")["version"])
-
-
-def processor(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Judge the processor of this machine for all nodes: nobody reports the processors of compute nodes."""
-    config = request.recipe.embedded
-    if config and config.precision == "bf16" and facts.processor_without_bf16 and not request.has_gpus:
-        yield warning("processor.without_bf16", processor=facts.processor_without_bf16, times=SLOWDOWN_FROM_BF16)
 
 
 def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

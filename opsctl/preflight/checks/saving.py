@@ -12,6 +12,7 @@ from opsctl.checkpoints.catalog import size_of
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import Fact, LaunchRequest, Problem, error, error_if, warning
 from opsctl.preflight.step_estimate import estimate_step
+from opsctl.preflight.table_checks import TableCheck
 from opsctl.trainer import footprint, manifest
 from opsctl.trainer.rank_layout import describe_topology, layout
 
@@ -19,8 +20,6 @@ FAILURES = 6.5
 """Failures per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
 MAX_SAVING_SHARE = 0.05
 """Share of the time for saving and for repeated work above which another interval is proposed."""
-MAX_EVALUATION_SHARE = 0.02
-"""tr1-13B spent 3 % of its time on 100 batches every 1000 steps, and reduced the batches to 5."""
 COPY_SHARE = 0.1
 """Share of a background save during which training stops for the copy (docs/explanation/performance.md)."""
 OWN_FILES = 3
@@ -29,8 +28,6 @@ SPARE = 1.5
 """A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""
 EVERY_TASK = ("Megatron", "GPT-NeoX", "nanotron")
 """Trainers that continue only from the directory of --load."""
-SWITCHES = {"NeMo": "exp_manager.create_checkpoint_callback=True", "torchtitan": "--checkpoint.enable"}
-"""By trainer: what switches checkpoints on."""
 
 
 def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -70,22 +67,6 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             best_s=best_s,
             best_cost=best.total,
             best_steps=calc.in_steps(best_s, speed.step_s),
-        )
-
-
-def evaluation(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """A forward pass takes a third of a step (calc.throughput.passes)."""
-    recipe = request.recipe
-    if not recipe.evaluate_every or not recipe.evaluate_batches:
-        return
-    share = recipe.evaluate_batches / 3 / recipe.evaluate_every
-    if share > MAX_EVALUATION_SHARE:
-        yield warning(
-            "evaluation.costly",
-            name=recipe.name("evaluate_batches"),
-            batches=recipe.evaluate_batches,
-            steps=recipe.evaluate_every,
-            share=share / (1 + share),
         )
 
 
@@ -165,43 +146,19 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         yield error("resume.differs", step=saved.step, differences=shown)
 
 
-def finished(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    saved, steps = facts.saved, request.recipe.steps
-    if saved and steps and saved.step >= steps:
-        yield warning("finished.is", step=saved.step, steps=steps)
-
-
 def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    recipe, time_limit = request.recipe, request.spec.time_limit
     for shared in facts.shared_saves:
         kind = "save.same" if shared.path == shared.other_path else "save.shared"
         yield warning(kind, **asdict(shared))
-    if recipe.is_embedded or not recipe.trainer:
-        return
-    flag = recipe.name("save")
-    if recipe.trainer in EVERY_TASK and not recipe.save:
-        yield warning("save.nowhere", flag=flag, time_limit=time_limit)
-    elif recipe.saves is False:
-        switch = SWITCHES.get(recipe.trainer, "see its settings")
-        yield warning("save.off", time_limit=time_limit, switch=switch)
-    elif recipe.trainer in EVERY_TASK and recipe.save_every is None:
-        yield warning("save.at_end", flag=flag, interval_flag=recipe.name("save_every"))
-    elif recipe.trainer == "transformers" and recipe.save_every == 0:
-        yield warning("save.strategy", time_limit=time_limit)
+    yield from TableCheck("save")(request, facts)
 
 
-def load(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def load(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Each task is a start of the trainer: without a checkpoint to load, each task starts at step 0."""
     recipe, tasks = request.recipe, request.spec.tasks
-    flag = recipe.name("load")
-    if recipe.trainer in EVERY_TASK and recipe.save and not recipe.load and not recipe.resumes:
-        yield warning("load.nothing", save_flag=recipe.name("save"), flag=flag, tasks=tasks, save=recipe.save)
-    elif recipe.trainer in EVERY_TASK and recipe.load and normpath(recipe.load) != normpath(recipe.save or "/"):
+    yield from TableCheck("load")(request, facts)
+    if recipe.trainer in EVERY_TASK and recipe.load and normpath(recipe.load) != normpath(recipe.save or "/"):
         yield warning("load.elsewhere", load=recipe.load, save=recipe.save or "nowhere", tasks=tasks)
-    elif recipe.trainer == "NeMo" and recipe.save and not recipe.resumes:
-        yield warning("load.nemo", tasks=tasks)
-    elif recipe.trainer == "transformers" and recipe.overwrites and not recipe.load:
-        yield warning("load.overwrites")
 
 
 def tasks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
 from opsctl.nodes.health.node_state import Card
 from opsctl.nodes.history import NodeRecord
-from opsctl.preflight.checks import saving, settings
+from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
@@ -256,7 +255,7 @@ def test_unknown_trainer_has_no_workers(gather_train, tmp_path):
     gather_train(text.replace("gpus_per_node = 8", "gpus_per_node = 8\ncpus_per_process = 16"))
     config = load_train(tmp_path / "t.toml")
     request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config))
-    assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []
+    assert list(CHECKS["cpus"](request, Facts(now=NOW, user="me"))) == []
 
 
 @dataclass(frozen=True)
@@ -315,8 +314,10 @@ time_limit = "60"
     slurm = ClusterFacts(partitions=(), limits=LIMITS, nodes=(), jobs=(job, own))
     facts = gather_train(text.format("t", tmp_path / "outputs"), slurm=slurm)
     assert [shared.train for shared in facts.shared_saves] == ["other"] * is_shared
-    problems = list(saving.save(SimpleNamespace(recipe=Recipe(), spec=SimpleNamespace(time_limit="60")), facts))
-    assert [problem.level for problem in problems] == [ProblemLevel.WARNING] * is_shared
+    (tmp_path / "own.toml").write_text(text.format("t", tmp_path / "outputs"))
+    train = load_train(tmp_path / "own.toml")
+    request = LaunchRequest(train=train, spec=job_spec(train, SiteSettings(root="/t")), recipe=Recipe())
+    assert [problem.level for problem in CHECKS["save"](request, facts)] == [ProblemLevel.WARNING] * is_shared
 
 
 LLAMA = {

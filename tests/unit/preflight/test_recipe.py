@@ -1,5 +1,7 @@
 """The recipe, read from a train's settings or from the flags of another trainer."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from opsctl.calc.accelerators import gpu_kind
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
@@ -17,6 +20,7 @@ from opsctl.trainer.rank_layout import check_layout
 from tests.support.broken_trains import ROOT, Case
 from tests.support.cases import read_cases, read_table
 
+NO_FACTS = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me")
 LAYOUT = ("processes", "heads", "vocabulary", "stages", "batch", "ramp")
 
 
@@ -56,7 +60,7 @@ def test_preflight_and_trainer_refuse_the_same_layouts(table, nodes, ranks):
     checks = [CHECKS[name] for name in LAYOUT]
     problems = [
         problem
-        for problem in judge(checks, order(table, nodes=nodes, ranks=ranks), None)
+        for problem in judge(checks, order(table, nodes=nodes, ranks=ranks), NO_FACTS)
         if problem.level is ProblemLevel.ERROR
     ]
     assert bool(problems) == bool(wrong), (problems, wrong)

@@ -1,0 +1,208 @@
+"""Checks whose conditions stand in checks.toml and startup.toml, and what the names in the conditions mean.
+
+A name is a fact of the train (`list_facts`), a field of the recipe, or an option of the trainer with _ instead of -.
+`given.NAME` tells whether an option or a field was set at all, `known.NAME` whether a field is neither empty nor 0,
+`env.NAME` is a variable, `setting.NAME` the name of a field as the user knows it, `text.NAME` all values of an option
+as one text, and `of_NAME` whether a program reads them.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from opsctl.base.tables import read_package_table
+from opsctl.calc.accelerators import accelerator
+from opsctl.checkpoints.trainer_command.shell import split_command
+from opsctl.preflight.conditions import Value, evaluate, list_names
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.find_launcher import find_launcher
+from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, read_table
+from opsctl.preflight.recipe import RECIPE_FIELDS, Recipe
+from opsctl.preflight.step_estimate import estimate_step
+from opsctl.preflight.trainer_settings import parse_whole, spell
+from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
+
+DEFAULTS: Mapping[str, Mapping[str, Value]] = read_package_table("preflight/startup_defaults.toml")
+"""By trainer: what its options are if they are not given."""
+UNKNOWN = re.compile(r"\$|\{\{|`")
+"""Signs of a value that the shell or opsctl makes when the task starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """The check of one name: reports its problems whose `when` holds, for the programs in `of`."""
+
+    name: str
+
+    def __call__(self, request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+        values = list_facts(request, facts)
+        programs = frozenset(list_programs(request, str(values["launcher"])))
+        names = RunNames(request=request, facts=values, programs=programs)
+        for problem, row in read_table()[self.name].items():
+            has_condition = isinstance(row, dict) and "when" in row
+            if has_condition and programs & set(row.get("of", programs)) and evaluate(row["when"], names.look_up):
+                level = _find_level(request, row)
+                yield Problem(level=level, kind=f"{self.name}.{problem}", facts=names.fill(row))
+
+
+def list_programs(request: LaunchRequest, launcher: str) -> Iterator[str]:
+    """Yield the programs that read the settings, and the launcher."""
+    recipe = request.recipe
+    yield "opsctl" if recipe.is_embedded else recipe.trainer
+    if recipe.trainer == "Megatron":
+        yield "Megatron-DeepSpeed" if "deepspeed" in recipe.options else "Megatron-LM"
+    if any(name.startswith("ds.") for name in recipe.options):
+        yield "DeepSpeed"
+    yield launcher
+
+
+def _find_level(request: LaunchRequest, row: Mapping[str, Any]) -> ProblemLevel:
+    """Return the level of a problem. What a trainer refuses is an error if its settings are certain."""
+    if "level" in row:
+        return ProblemLevel(row["level"])
+    recipe = request.recipe
+    options = {spell(name) for name in list_names(row["when"])} & recipe.options.keys()
+    is_certain = request.is_certain and (recipe.is_embedded or options <= recipe.flags.keys())
+    return ProblemLevel.ERROR if is_certain else ProblemLevel.WARNING
+
+
+def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callable[[], Value]]:
+    """Return the facts of a train by name; a function where the value costs time."""
+    spec, recipe, train, world = request.spec, request.recipe, request.train, request.world
+    gpu = accelerator(facts.gpu) if facts.gpu else None
+    limits = sorted(list_collective_limits(recipe))
+    has_grace = "stop_grace_seconds" in train.guard.model_fields_set
+    return {
+        "name": spec.name,
+        "nodes": spec.nodes,
+        "tasks": spec.tasks,
+        "time_limit": spec.time_limit,
+        "limit_s": request.limit_s,
+        "processes": spec.processes_per_node,
+        "cpus": spec.cpus_per_process,
+        "ranks": request.ranks_per_node,
+        "world": world,
+        "gpus": request.gpus_per_node,
+        "has_gpus": request.has_gpus,
+        "is_embedded": recipe.is_embedded,
+        "setup": " ".join(train.setup.lines),
+        "own_launcher": find_launcher(split_command(train.command)),
+        "launcher": "torchrun"
+        if recipe.launcher.startswith("torch.")
+        else Path(recipe.launcher).name.partition(".")[0],
+        "replicas": recipe.replicas(world),
+        "unit": (recipe.micro_batch or 1) * recipe.replicas(world),
+        "model_ranks": recipe.model_ranks,
+        "divides": world % recipe.model_ranks == 0,
+        "ramp_start": recipe.rampup[0] if recipe.rampup else None,
+        "gpu": facts.gpu or None,
+        "generation": gpu.generation if gpu else None,
+        "has_fp8": gpu.has("fp8") if gpu else None,
+        "processor": facts.processor_without_bf16,
+        "own_precision": recipe.embedded.precision if recipe.embedded else None,
+        "bf16_slowdown": SLOWDOWN_FROM_BF16,
+        "saved_step": facts.saved.step if facts.saved else None,
+        "text_of_saves": " ".join(recipe.options.get("job.dump-folder", ())) or recipe.save,
+        "step_s": lambda: estimate_step(request, facts).step_s,
+        "hang_minutes": train.watch.hang_minutes,
+        "grace_s": train.guard.stop_grace_seconds if has_grace else None,
+        "collective_s": limits[0][0] if limits else None,
+        "collective_limit": limits[0][1] if limits else None,
+        **flatten(facts.deepspeed, "ds"),
+    }
+
+
+def flatten(table: Mapping[str, Any], prefix: str) -> dict[str, Value]:
+    """Return the values of nested tables by their names, joined by dots."""
+    values: dict[str, Value] = {}
+    for name, value in table.items():
+        values |= flatten(value, f"{prefix}.{name}") if isinstance(value, dict) else {f"{prefix}.{name}": value}
+    return values
+
+
+def list_collective_limits(recipe: Recipe) -> Iterator[tuple[int, str]]:
+    """Yield the time limits of collectives in seconds, with their options or variables."""
+    for name, unit_s in read_table()["timeouts"]["limits"].items():
+        value = parse_whole((recipe.options.get(name) or (recipe.variables.get(name, ""),))[0])
+        if value is not None:
+            yield value * unit_s, name if name.isupper() else f"--{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNames:
+    """The names of one run."""
+
+    request: LaunchRequest
+    facts: Mapping[str, Value | Callable[[], Value]]
+    programs: frozenset[str]
+
+    def look_up(self, name: str) -> Value:
+        """Return the value of a name; None if it is not known."""
+        recipe, (prefix, _, rest) = self.request.recipe, name.partition(".")
+        if prefix in PREFIXES:
+            return PREFIXES[prefix](self, rest)
+        if name in self.facts:
+            fact = self.facts[name]
+            return fact() if callable(fact) else fact
+        if name.startswith("of_"):
+            return name[3:] in {spell(program).replace("-", "_") for program in self.programs}
+        if name not in RECIPE_FIELDS:
+            return self._read_option(name)
+        value: Value = getattr(recipe, name)
+        return value if recipe.is_complete or name in recipe.names else None
+
+    def is_given(self, name: str) -> Value:
+        recipe = self.request.recipe
+        is_set = spell(name) in recipe.options or name in recipe.names
+        return is_set if is_set or recipe.is_complete else None
+
+    def is_known(self, name: str) -> Value:
+        return bool(getattr(self.request.recipe, name))
+
+    def read_variable(self, name: str) -> Value:
+        return _read_text(self.request.recipe.variables.get(name, ""))
+
+    def name_setting(self, name: str) -> Value:
+        return self.request.recipe.name(name)
+
+    def read_words(self, name: str) -> Value:
+        return " ".join(self.request.recipe.options.get(spell(name), ()))
+
+    def _read_option(self, name: str) -> Value:
+        recipe = self.request.recipe
+        texts = recipe.options.get(spell(name))
+        if texts is None or texts[:1] in {("none",), ("null",), ("None",)}:
+            return DEFAULTS.get(recipe.trainer, {}).get(name) if recipe.is_complete else None
+        return _read_text(texts[0]) if texts else True  # of several values the others may be the trainer's own words
+
+    def fill(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the sentences of a problem."""
+        names = [name for _, name, _, _ in Formatter().parse(row["what"] + row["remedy"]) if name]
+        return {name: evaluate(row.get("values", {}).get(name, name), self.look_up) for name in names}
+
+
+PREFIXES: Mapping[str, Callable[[RunNames, str], Value]] = {
+    "given": RunNames.is_given,
+    "known": RunNames.is_known,
+    "env": RunNames.read_variable,
+    "setting": RunNames.name_setting,
+    "text": RunNames.read_words,
+}
+
+
+def _read_text(text: str) -> Value:
+    """Return a number, a truth or a text; None for a value that is made when the task starts."""
+    word = text.strip("\"'")
+    if UNKNOWN.search(word):
+        return None
+    if word.lower() in {"true", "false"}:
+        return word.lower() == "true"
+    for read in (int, float):
+        try:
+            return read(word)
+        except ValueError:
+            continue
+    return word
