@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs audit prove integrations matrix bench gpu race lock lowest clean
+.PHONY: demo test check docs release audit prove integrations matrix bench gpu race lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -43,6 +43,10 @@ build/docs/ready: pyproject.toml
 	$(PYTHON) -m venv --clear build/docs
 	build/docs/bin/pip install -q '.[docs]'
 	@touch $@
+
+release:  ## sdist, wheel, one file for machines without pip, parts and licences in dist/, each tried in a sandbox
+	@.ci/packages
+	.ci/release
 
 # pip-audit asks the index for advisories. Packages that the index does not know are listed as not audited: a
 # mirror without advisories finds nothing. bandit works without network.
