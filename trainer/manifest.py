@@ -44,7 +44,7 @@ _OLD_STAGE = re.compile(r" x ([\d.e+:-]{1,400})(?: from sample (\d{1,18}))?")
 MAX_MARK_BYTES = 4096
 MAX_MANIFEST_BYTES = 64 << 20
 """Some 200 bytes for each of the files, of which a large run has some ten thousand."""
-NATIVE, UNIVERSAL, WEIGHTS = "native", "universal", "weights"
+NATIVE, UNIVERSAL = "native", "universal"
 _FREE = ("dropout", "init_std")
 """Keys of the model table that may differ between the checkpoint and the run."""
 _ACCEPTABLE = ("sequence", "rope_theta", "rope_scaling")
@@ -98,7 +98,7 @@ class Manifest:
     """The config's model table; a run with another model refuses the checkpoint."""
     precision: str
     kind: str = NATIVE
-    """NATIVE: only the same topology can resume; UNIVERSAL: any topology and precision can; WEIGHTS: none can."""
+    """NATIVE: only the same topology can resume; UNIVERSAL: any topology and precision can."""
     seed: int | None = None
     """Seed of the run; None in checkpoints of an earlier version."""
     data: DataOrder | None = None

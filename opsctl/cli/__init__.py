@@ -16,6 +16,7 @@ import click
 
 from opsctl import __version__
 from opsctl.base.errors import OpsctlError
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.dependent_option import dependent_option
 
 GROUPS = ("Run", "Observe", "Diagnose", "Nodes", "Automation", "Set up")
@@ -52,7 +53,6 @@ COMMANDS: dict[str, CommandEntry] = {
     "publish": CommandEntry("publish:publish", "Observe", "Publish logs, curves and reports of trains."),
     "why": CommandEntry("why:why", "Diagnose", "Diagnose why a task of a train ended."),
     "stacks": CommandEntry("stacks:stacks", "Diagnose", "Show where every rank is, silent and odd ranks first."),
-    "nccl": CommandEntry("nccl:nccl", "Diagnose", "Read NCCL debug output for failed or late ranks."),
     "report": CommandEntry("report:report", "Diagnose", "Account for every lost hour of a train by cause."),
     "nodes": CommandEntry("nodes:nodes", "Nodes", "Show nodes, drain reasons and flaky-node scores."),
     "health": CommandEntry("health:health", "Nodes", "Check the health of nodes and show the evidence."),
@@ -82,7 +82,7 @@ ENVIRONMENT_ERRNOS = frozenset({EACCES, EPERM, EIO, ENOSPC, EDQUOT, EROFS, ESTAL
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-class CommandGroup(click.Group):
+class CommandGroup(SuggestingGroup):
     """The commands of the table, imported only when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -110,14 +110,7 @@ class CommandGroup(click.Group):
             from opsctl.cli.remote_host import remote_command  # noqa: PLC0415 (only for --host)
 
             return "remote", remote_command(ctx.params, args), []
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            from difflib import get_close_matches  # noqa: PLC0415 (only for a typo)
-
-            matches = get_close_matches(args[0], COMMANDS, 1)
-            hint = f" Did you mean {matches[0]!r}?" if matches else ""
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

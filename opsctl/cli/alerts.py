@@ -16,6 +16,7 @@ from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Level
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import (
@@ -42,7 +43,7 @@ SHOWN_SHIFTS = 5
 reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def alerts() -> None:
     """List, acknowledge, accept and silence alerts.
 

@@ -12,8 +12,9 @@ from opsctl.base.units import format_size, format_time
 from opsctl.checkpoints import catalog, offload
 from opsctl.checkpoints.save_directories import SaveDirectory
 from opsctl.checkpoints.scan import FoundCheckpoint, describe_stepless, list_checkpoints_in
-from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape
+from opsctl.cli.checkpoint_convert import compare, export, import_model, of_step, reshape
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.output import (
     app_and_json,
     app_json_and_dry_run,
@@ -71,7 +72,7 @@ def _written(checkpoint: FoundCheckpoint) -> datetime:
     return datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def checkpoint() -> None:
     """List, verify, prune, export and offload checkpoints.
 
@@ -176,5 +177,5 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 
 
-for command in (export, import_model, compare, reshape, bf16, offload_):
+for command in (export, import_model, compare, reshape, offload_):
     checkpoint.add_command(command)

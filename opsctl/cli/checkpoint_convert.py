@@ -1,4 +1,4 @@
-"""`opsctl checkpoint export`, `compare`, `import`, `reshape`, `bf16`: the commands that need torch.
+"""`opsctl checkpoint export`, `compare`, `import` and `reshape`: the commands that need torch.
 
 They run the Python of the train, which has torch.
 """
@@ -33,6 +33,7 @@ step_option: Callable[[F], F] = click.option("--step", type=int, help="Step of t
 @train_argument
 @click.argument("target", type=click.Path(path_type=Path))
 @step_option
+@click.option("--bf16", is_flag=True, help="Write weights of fp32 in bf16, in half the space.")
 @click.option("--compare", is_flag=True, help="Load the export in transformers and compare logits.")
 @click.option(
     "--tokenizer",
@@ -42,7 +43,15 @@ step_option: Callable[[F], F] = click.option("--step", type=int, help="Step of t
 @trust_option
 @app_and_json
 def export(
-    app: App, train: str, target: Path, *, step: int | None, compare: bool, tokenizer: Path | None, trust: bool
+    app: App,
+    train: str,
+    target: Path,
+    *,
+    step: int | None,
+    bf16: bool,
+    compare: bool,
+    tokenizer: Path | None,
+    trust: bool,
 ) -> int:
     """Export a checkpoint of TRAIN for Hugging Face transformers.
 
@@ -57,7 +66,7 @@ def export(
     words = ["export", str(_newest(run, step).path), str(target.absolute()), *(["--compare"] * compare)]
     tokenizer = tokenizer or _first_weights(run)
     words += ["--tokenizer", str(tokenizer.absolute())] if tokenizer else []
-    words += ["--trust-pickle"] * trust
+    words += [*(["--trust-pickle"] * trust), *(["--bf16"] * bf16)]
     return _trainer(app, run, words)
 
 
@@ -107,18 +116,13 @@ def compare(app: App, train: str, directory: Path, *, step: int | None, trust: b
     return _trainer(app, run, words)
 
 
-def takes_target(function: F) -> F:
-    """Add the arguments and options of a command that writes a checkpoint into another directory."""
-    directory = click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-    call: Any = app_json_and_dry_run(function)
-    for option in (trust_option, step_option, directory, train_argument):
-        call = option(call)
-    return call  # type: ignore[no-any-return]  # click's options wrap a function without its type
-
-
 @click.command()
-@takes_target
-def reshape(app: App, /, **words: Any) -> int:
+@train_argument
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@step_option
+@trust_option
+@app_json_and_dry_run
+def reshape(app: App, train: str, directory: Path, *, step: int | None, trust: bool, dry_run: bool) -> int:
     """Write a checkpoint of TRAIN for any layout and precision.
 
     Writes the newest checkpoint below DIRECTORY, the checkpoint directory of another train. The first task of that
@@ -128,32 +132,13 @@ def reshape(app: App, /, **words: Any) -> int:
     \b
     opsctl checkpoint reshape tiny-gpt trains/tiny-gpt-wide/checkpoints --dry-run
     """
-    return _convert(app, "reshape", **words)
-
-
-@click.command()
-@takes_target
-def bf16(app: App, /, **words: Any) -> int:
-    """Write only the weights of a checkpoint of TRAIN, in bf16.
-
-    Writes the newest checkpoint to the new DIRECTORY. No train can resume from the result; `export` reads it.
-
-    \b
-    opsctl checkpoint bf16 tiny-gpt /archive/tiny-gpt-bf16 --step 4000
-    """
-    return _convert(app, "bf16", **words)
-
-
-def _convert(
-    app: App, command: str, *, train: str, directory: Path, step: int | None, trust: bool, dry_run: bool
-) -> int:
     run = app.find(train)
     source, target = _newest(run, step).path, directory.absolute()
     if dry_run:
         data = {"source": str(source), "target": str(target), "dry_run": True}
         print_result(data, f"{run.name}: would write {source.name} into {target}")
         return 0
-    return _trainer(app, run, [command, str(source), str(target), *(["--trust-pickle"] * trust)])
+    return _trainer(app, run, ["reshape", str(source), str(target), *(["--trust-pickle"] * trust)])
 
 
 def _newest(run: RunDir, step: int | None) -> Checkpoint:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from opsctl.base.errors import ConfigError, InputError
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.output import print_json, print_text, write_file
 from opsctl.launch.launch_plan import render_body
 from opsctl.launch.render import templates_dir
@@ -88,12 +89,11 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def config() -> None:
     """Check settings files and explain every key.
 
     \b
-    opsctl config init
     opsctl config reference site
     opsctl config check train.toml site.toml
     opsctl config schema train > train.schema.json
@@ -173,7 +173,7 @@ def _check(path: Path) -> str:
     return f"valid: train {train.name}, {train.world_size} processes"
 
 
-@config.command()
+@click.command()
 @click.option(
     "--dir",
     "directory",

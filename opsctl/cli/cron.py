@@ -13,6 +13,7 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, MissingProgram, OpsctlError, SlurmError, Unreachable
 from opsctl.base.units import format_duration
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.output import (
     app_and_json,
     cell,
@@ -88,7 +89,7 @@ def _time(at: datetime | None, zone: tzinfo) -> str:
     return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}" if at else ""
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def cron() -> None:
     """Run periodic jobs, with or without system cron.
 

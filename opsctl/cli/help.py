@@ -1,12 +1,11 @@
 """`opsctl help`, `opsctl version` and `opsctl completion`."""
 
-from difflib import get_close_matches
-
 import click
 from click.shell_completion import get_completion_class
 
 from opsctl import __version__
 from opsctl.base.errors import InputError, OpsctlError
+from opsctl.cli.command_names import suggest
 
 
 @click.command("help")
@@ -27,9 +26,8 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
         group = context.command
         command = group.get_command(context, word) if isinstance(group, click.Group) else None
         if command is None:
-            names = group.list_commands(context) if isinstance(group, click.Group) else []
-            similar = "".join(f"; did you mean {name!r}?" for name in get_close_matches(word, names, 1))
-            raise InputError(f"no such command: {' '.join(words)}{similar}", hint="opsctl --help lists all commands")
+            hint = suggest(words, context) or "opsctl --help lists all commands"
+            raise InputError(f"no such command: {' '.join(words)}", hint=hint)
         context = command.context_class(command, info_name=word, parent=context)
     click.echo(context.get_help(), color=context.color)
 

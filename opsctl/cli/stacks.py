@@ -1,5 +1,7 @@
-"""`opsctl stacks`: the stack of every rank, silent and odd ranks first."""
+"""`opsctl stacks`: the stack and the last collective of every rank, silent and odd ranks first."""
 
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -17,6 +19,7 @@ from opsctl.cli.options import list_files
 from opsctl.cli.output import app_and_json, optional_train, print_json, print_text, wants_json
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
+from opsctl.diagnosis.nccl_debug import MORE_OUTPUT, NcclSummary, read_nccl_debug, render_nccl
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
 from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
 from opsctl.diagnosis.speakers import speaker_of_file
@@ -31,7 +34,7 @@ from opsctl.diagnosis.stack_dumps import (
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.launch import train_arrays
 from opsctl.settings.loader import load_train
-from opsctl.state.files import read_bounded
+from opsctl.state.files import open_regular
 from opsctl.state.run_dir import Attempt, RunDir
 
 rank_option = partial(dependent_option, not_with=("--from",))
@@ -67,7 +70,7 @@ rank_option = partial(dependent_option, not_with=("--from",))
     "files",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="Read saved stacks or flight recorder dumps instead.",
+    help="Read saved stacks, dumps or NCCL output; repeatable.",
 )
 @app_and_json
 def stacks(
@@ -80,16 +83,20 @@ def stacks(
     rank the state of its process is shown: stopped, in the kernel, a zombie, gone. If the ranks wrote dumps of
     PyTorch's flight recorder, shows the collective that did not end and the ranks that never came.
 
+    --from reads files, or directories with files: stacks of py-spy dump or faulthandler, dumps of the flight recorder,
+    and logs written with NCCL_DEBUG=INFO, whose failed connections, collectives and late ranks are shown.
+
     \b
     opsctl stacks tiny-gpt
     opsctl stacks tiny-gpt --py-spy --native
     opsctl stacks --from trace-node1.out --from trace-node2.out
+    opsctl stacks --from nccl-debug/
+    opsctl stacks --from RUN/attempts/4211_3.0/
     """
     if bool(train) == bool(files):
         raise click.UsageError("Name a TRAIN, or files with --from, not both.")
     if files:
-        dumps = find_dumps(files)
-        _show(_read(files, must_exist=not dumps), dumps=dumps)
+        _show_files(files)
         return
     run = app.find(train or "")
     job, attempt = _running(app, run)
@@ -143,18 +150,51 @@ def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
     return jobs[0], run.attempt(snapshot.history.newest_attempt(jobs[0].full_id))
 
 
-def _read(files: tuple[Path, ...], *, must_exist: bool) -> list[Stack]:
+def _show_files(files: tuple[Path, ...]) -> None:
+    dumps, nccl = find_dumps(files), read_nccl_debug(_read_lines(files))
     stacks: list[Stack] = []
     for path in list_files(files):
         speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
-        stacks += parse_stacks(read_bounded(path, MAX_STACKS_BYTES, follow=True), speaker)
-    if must_exist and not stacks:
-        raise OpsctlError("the files contain no stacks", hint="--from reads the output of py-spy dump or faulthandler")
-    return stacks
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            stacks += parse_stacks(file.read(MAX_STACKS_BYTES), speaker)
+    if not (dumps or stacks or nccl.lines):
+        hint = f"--from reads stacks of py-spy dump or faulthandler, and output of NCCL: {MORE_OUTPUT}"
+        raise OpsctlError("the files contain no stacks, no dumps and no output of NCCL", hint=hint)
+    _show(stacks, dumps=dumps, nccl=nccl)
+
+
+def _read_lines(files: tuple[Path, ...]) -> Iterator[bytes]:
+    for path in list_files(files):
+        with os.fdopen(open_regular(path, follow=True), "rb") as lines:
+            yield from lines
+
+
+def _describe_nccl(summary: NcclSummary) -> dict[str, object]:
+    return {
+        "failures": summary.failures,
+        "groups": [
+            {
+                "name": group.name,
+                "ranks": group.size,
+                "absent": group.size - len(group.last),
+                "calls": {str(rank): dict(calls) for rank, calls in group.calls.items()},
+                "behind": {str(rank): str(call) for rank, call in group.find_behind().items()},
+                "odd": {str(rank): str(call) for rank, call in group.find_odd().items()},
+            }
+            for group in summary.groups
+        ],
+        "warnings": summary.warnings,
+        "speakers": {text: [str(rank) for rank in ranks] for text, ranks in summary.speakers.items()},
+    }
 
 
 def _show(
-    stacks: list[Stack], *, dumps: list[FlightDump], ranks: int | None = None, notes: list[str] | None = None
+    stacks: list[Stack],
+    *,
+    dumps: list[FlightDump],
+    ranks: int | None = None,
+    notes: list[str] | None = None,
+    nccl: NcclSummary | None = None,
 ) -> None:
     if wants_json():
         groups = [
@@ -170,10 +210,12 @@ def _show(
             for group in group_stacks(stacks)
         ]
         answered = sum(not stack.is_silent for stack in stacks)
-        collectives = list(map(asdict, find_problems(dumps)))
-        recorded = {"flight_dumps": len(dumps), "collectives": collectives}
+        recorded = {"flight_dumps": len(dumps), "collectives": list(map(asdict, find_problems(dumps)))}
+        recorded |= {"nccl": _describe_nccl(nccl)} if nccl else {}
         print_json({"groups": groups, "answered": answered, "ranks": ranks, "notes": notes or [], **recorded})
         return
     homes = {stack.rank: stack.node for stack in stacks if stack.rank is not None}
     for line in [*render_stacks(stacks, ranks=ranks), *describe_dumps(dumps, homes), *(notes or [])]:
+        print_text(line)
+    for line in render_nccl(nccl) if nccl and nccl.lines else ():
         print_text(line)

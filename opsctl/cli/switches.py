@@ -7,6 +7,7 @@ import click
 from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.output import app_and_json, app_json_and_dry_run, print_result, print_train_result, train_argument
 from opsctl.launch.rollback_state import without_rollback
 from opsctl.state.run_dir import RunDir
@@ -15,7 +16,7 @@ from opsctl.state.switches import Switch
 pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
 
 
-@click.group("kill-switch")
+@click.group("kill-switch", cls=SuggestingGroup)
 def kill_switch() -> None:
     """Ask a train to save and stop, and cancel its queue.
 

@@ -20,7 +20,7 @@ MAX_EVIDENCE_LINES = 12
 _EXPLAINS = frozenset({CauseKind.GPU, CauseKind.NODE, CauseKind.NETWORK, CauseKind.STORAGE})
 """Only these causes in a log explain a hang. The cancellation of the hung attempt itself writes other causes."""
 _ODD = "Check that node: opsctl health. The other ranks wait for the odd ranks; a node with odd ranks again is suspect."
-_NONE = "If all ranks wait in a collective, test the network: opsctl test-nodes; opsctl nccl LOG."
+_NONE = "If all ranks wait in a collective, test the network: opsctl test-nodes; opsctl stacks --from LOG."
 
 
 def diagnose_hang(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:

@@ -203,15 +203,14 @@ class _NcclReader:
         )
 
 
-def render_nccl(summary: NcclSummary, *, has_dumps: bool = False) -> list[str]:
-    """Return the summary as lines of text. Beside dumps of the flight recorder, NCCL may have written nothing."""
+def render_nccl(summary: NcclSummary) -> list[str]:
+    """Return the summary as lines of text."""
     lines = [*_render_failures(summary.failures)]
     for group in summary.groups:
         lines += _render_group(group)
     for text, times in list(summary.warnings.items())[:MAX_NAMED]:
         lines += [f"warning, {times} times: {text}", f"  from: {_name_speakers(summary.speakers.get(text, []))}"]
-    nothing = f"no {'NCCL problem' if summary.lines else 'output of NCCL'} found; {MORE_OUTPUT}"
-    return lines or [nothing] * (not has_dumps)
+    return lines or [f"no NCCL problem found; {MORE_OUTPUT}"]
 
 
 def _name_speakers(speakers: list[NcclRank]) -> str:

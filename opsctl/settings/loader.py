@@ -281,7 +281,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_bounded(path, MAX_TOML_BYTES, follow=True).decode())
     except FileNotFoundError:
-        raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a first version") from None
+        raise ConfigError(str(path), ["no such file"], hint="opsctl init writes a first version") from None
     except (OSError, ValueError) as error:
         raise ConfigError(str(path), [describe_unreadable(error)]) from error
 

@@ -146,11 +146,10 @@ def test_exported_to_transformers_every_logit_is_the_same(written, tmp_path, top
     assert difference < 5e-6
 
 
-def test_bf16_of_what_was_exported_loads_too(written, tmp_path):
+def test_export_in_bf16_loads(written, tmp_path):
     transformers = pytest.importorskip("transformers")
     source = written("pp2.tp2", "bloom")
-    tool("export", source.checkpoints / "step-0000020", tmp_path / "whole")
-    tool("bf16", tmp_path / "whole", tmp_path / "half")
+    tool("export", source.checkpoints / "step-0000020", tmp_path / "half", "--bf16")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "half", dtype="auto")
     assert {str(parameter.dtype) for parameter in model.parameters()} == {"torch.bfloat16"}
 

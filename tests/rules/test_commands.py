@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import InputError
 from opsctl.cli import COMMANDS, GROUPS, INTERNAL, cli
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
@@ -94,7 +95,8 @@ def test_help_command_prints_the_same_as_help_option(path: tuple[str, ...]) -> N
 
 def test_help_of_an_unknown_command_is_refused() -> None:
     result = CliRunner().invoke(cli, ["help", "lunch"], prog_name="opsctl")
-    assert str(result.exception) == "no such command: lunch; did you mean 'launch'?"
+    assert isinstance(result.exception, InputError)
+    assert (str(result.exception), result.exception.hint) == ("no such command: lunch", "Did you mean 'launch'?")
 
 
 def test_version_is_printed() -> None:

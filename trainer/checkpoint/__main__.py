@@ -51,7 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     for name, run, purpose in (
-        ("bf16", _bf16, "Write the weights of a checkpoint or an export in bf16."),
         ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
         ("compare", _compare, "Compare the logits of a checkpoint with those of its export TARGET."),
@@ -61,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         argument_parser.add_argument("target", type=Path, metavar="TARGET")
         argument_parser.add_argument("--trust-pickle", **trust_pickle)
         if name == "export":
+            argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
             argument_parser.add_argument(
                 "--compare", action="store_true", help="load the export in transformers and compare logits"
             )
@@ -82,14 +82,6 @@ def _sequence(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
-
-
-def _bf16(arguments: argparse.Namespace) -> int:
-    from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
-
-    rewrite.to_bf16(arguments.source, arguments.target, trust=arguments.trust_pickle)
-    _print_rows(arguments, [{"path": arguments.target}], "{path}: weights in bf16")
-    return 0
 
 
 def _reshape(arguments: argparse.Namespace) -> int:
@@ -121,7 +113,8 @@ def _import(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
-    export.export(arguments.source, arguments.target, tokenizer=arguments.tokenizer, trust=arguments.trust_pickle)
+    options = {"tokenizer": arguments.tokenizer, "trust": arguments.trust_pickle, "in_bf16": arguments.bf16}
+    export.export(arguments.source, arguments.target, **options)
     if arguments.compare:
         return _compare(arguments)
     _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")

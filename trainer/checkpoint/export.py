@@ -28,22 +28,26 @@ _KIND = ("model_type", "architectures", "max_position_embeddings", "seq_length",
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def export(checkpoint: Path, target: Path, *, tokenizer: Path | None = None, trust: bool = False) -> Path:
+def export(
+    checkpoint: Path, target: Path, *, tokenizer: Path | None = None, trust: bool = False, in_bf16: bool = False
+) -> Path:
     """Write the weights of `checkpoint` into the directory `target`, completely or not at all; return `target`.
 
-    `tokenizer` is a model of transformers whose tokenizer and special tokens are copied. Raises Refused, OSError.
+    `tokenizer` is a model of transformers whose tokenizer and special tokens are copied. `in_bf16` halves weights of
+    fp32. Raises Refused, OSError.
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - of the `export` extra
 
     saved = read_verified(checkpoint)
     weights = Weights(checkpoint, saved, trust=trust)
-    config = write_config(weights.config) | {"dtype": "bfloat16" if saved.precision == "bf16" else "float32"}
+    dtype = torch.bfloat16 if in_bf16 or saved.precision == "bf16" else torch.float32
+    config = write_config(weights.config) | {"dtype": str(dtype).removeprefix("torch.")}
     with new_directory(target) as part:
         count = len(weights.layers)
         where: dict[str, str] = {}
         for number in weights.layers:
             named = to_transformers(weights.config, number, weights.layer(number))
-            tensors = {name: tensor.contiguous() for name, tensor in named}
+            tensors = {name: (tensor.to(dtype) if in_bf16 else tensor).contiguous() for name, tensor in named}
             if not tensors:  # dropout has none
                 continue
             file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"

@@ -92,8 +92,6 @@ class Resuming:
             return [], error
 
     def _refuse_other(self, checkpoint: Checkpoint, saved: Manifest) -> None:
-        if saved.kind == manifest.WEIGHTS:
-            raise Refused(f"checkpoint {checkpoint.path} holds only weights, no optimizer state, and cannot be resumed")
         differences = manifest.find_differences(saved, self.config, self.topology)
         can_accept = manifest.can_accept(differences, self.config)
         if not differences or (can_accept and self.config.accept):

@@ -1,30 +1,24 @@
-"""Write new checkpoints from old ones: in bf16, or for any topology.
+"""Write new checkpoints from old ones, for any topology.
 
 A new checkpoint is complete or does not exist.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from opsctl.trainer import manifest
 from opsctl.trainer.atomic_files import fsync_directory
-from opsctl.trainer.checkpoint.pickles import check_harmless, load
+from opsctl.trainer.checkpoint.pickles import check_harmless
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
 
-_REWRITTEN = ("config.json", "model.safetensors.index.json")
-"""Files of an export that describe the weights. Files of a tokenizer are copied."""
 _TIMEOUT_S = 24 * 3600
 """Terabytes take hours."""
 _MAX_SHOWN_LINES = 15
@@ -79,56 +73,6 @@ def _hash_files(directory: Path) -> dict[str, FileRecord]:
             os.fsync(file.fileno())
         files[path.relative_to(directory).as_posix()] = FileRecord(size=path.stat().st_size, sha256=digest)
     return files
-
-
-def to_bf16(source: Path, target: Path, *, trust: bool = False) -> None:
-    """Write the weights of `source` in bf16 to `target`, without the optimizer's state.
-
-    A checkpoint becomes a checkpoint of kind WEIGHTS. A directory of `.safetensors`, such as an export, becomes one in
-    bf16; its other files are copied. Raises Refused, OSError.
-    """
-    if (source / manifest.COMPLETE).exists():
-        saved = read_verified(source)
-        names = [name for name in saved.files if name.startswith("layer_")]
-        if saved.kind == manifest.UNIVERSAL or not names:
-            raise Refused(f"{source} holds no layer files; use a checkpoint that the trainer saved")
-        with new_checkpoint(target, replace(saved, kind=manifest.WEIGHTS, precision="bf16")) as part:
-            for name in names:
-                torch.save(_convert_weights(load(source / name, trust=trust)), part / name)
-    elif any(source.glob("*.safetensors")):
-        _halve_safetensors(source, target)
-    else:
-        raise Refused(f"{source} is neither a checkpoint nor a directory with .safetensors")
-
-
-def _halve_safetensors(source: Path, target: Path) -> None:
-    from safetensors.torch import load_file, save_file  # noqa: PLC0415 - of the `export` extra
-
-    with new_directory(target) as part:
-        for path in sorted(path for path in source.iterdir() if path.is_file()):
-            if path.suffix == ".safetensors":
-                save_file(_convert_weights(load_file(path)), part / path.name, metadata={"format": "pt"})
-            elif path.name not in _REWRITTEN:
-                shutil.copy2(path, part)
-        size = sum(path.stat().st_size for path in part.glob("*.safetensors"))
-        for name in _REWRITTEN:
-            if (source / name).exists():
-                fields = _describe_bf16(json.loads((source / name).read_text()), size=size)
-                (part / name).write_text(json.dumps(fields, indent=1) + "\n")
-
-
-def _describe_bf16(fields: dict[str, Any], *, size: int) -> dict[str, Any]:
-    """Return the JSON of an export for bf16 weights: `dtype` (older: `torch_dtype`) in the config, `total_size` in the
-    index."""
-    fields = {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in fields.items()}
-    return fields | ({"metadata": fields["metadata"] | {"total_size": size}} if "metadata" in fields else {})
-
-
-def _convert_weights(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value.to(torch.bfloat16) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
-        for key, value in state.items()
-    }
 
 
 def reshape(source: Path, directory: Path, *, workers: int = 2, trust: bool = False) -> Path:

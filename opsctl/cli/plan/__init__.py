@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.plan.checkpoints import checkpoint, storage
 from opsctl.cli.plan.failures import simulate, spares
 from opsctl.cli.plan.model_size import memory, model
@@ -13,7 +14,7 @@ from opsctl.cli.plan.topologies import topology
 from opsctl.cli.plan.training_time import network, throughput
 
 
-class _PlanGroup(click.Group):
+class _PlanGroup(SuggestingGroup):
     """A group whose first word may be a model: `opsctl plan MODEL` is `opsctl plan overview MODEL`."""
 
     def resolve_command(
@@ -21,9 +22,8 @@ class _PlanGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             similar = get_close_matches(args[0], self.commands, 1, cutoff=0.75)
-            if similar and not ctx.resilient_parsing and not Path(args[0]).exists():
-                ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
-            args = ["overview", *args]
+            if not similar or ctx.resilient_parsing or Path(args[0]).exists():
+                args = ["overview", *args]
         return super().resolve_command(ctx, args)
 
 

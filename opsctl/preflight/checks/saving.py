@@ -135,9 +135,6 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     saved, config = facts.saved, request.recipe.embedded
     if saved is None or config is None:
         return
-    if saved.kind == manifest.WEIGHTS:
-        yield error("resume.weights", step=saved.step)
-        return
     topology = describe_topology(config, layout(config, request.world))
     differences = manifest.find_differences(saved, config, topology)
     if differences and not (config.accept and manifest.can_accept(differences, config)):

@@ -47,7 +47,7 @@ FILES: dict[str, Callable[[], Any]] = {
         skip=("report.", "state.json"),
         settings='[publish]\nto = "command"\ncommand = "mkdir -p $HOME/there && cp -r {source} $HOME/there"\n',
     ),
-    "config init": partial(Place, words=("config", "init", "--dir", "{root}/fresh")),
+    "init": partial(Place, words=("init", "--dir", "{root}/fresh")),
     "cron tick": partial(Place, words=("cron", "tick"), prepare=files.due, settings=files.CRON),
     "cron prune": partial(Place, words=("cron", "prune"), prepare=files.littered, settings=files.CRON),
 }

@@ -167,48 +167,6 @@ def test_invalid_arguments_are_refused(tmp_path, capsys, words, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_in_bf16_keeps_the_tokenizer(tmp_path):
-    """A vocabulary may hold a token `dtype`."""
-    import torch  # noqa: PLC0415 - may be absent
-
-    safetensors = pytest.importorskip("safetensors.torch")
-    from opsctl.trainer.checkpoint.rewrite import to_bf16  # noqa: PLC0415 - torch may be absent
-
-    source, target = tmp_path / "whole", tmp_path / "half"
-    source.mkdir()
-    safetensors.save_file({"w": torch.ones(8, 8)}, source / "model-00001-of-00001.safetensors")
-    (source / "config.json").write_text('{"dtype": "float32", "n_layer": 2}')
-    index = {"metadata": {"total_size": 256}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    (source / "vocab.json").write_text('{"dtype": 5, "é": 6}')
-    (source / "added.json").write_text("[]")
-    to_bf16(source, target)
-    assert json.loads((target / "config.json").read_text()) == {"dtype": "bfloat16", "n_layer": 2}
-    assert json.loads((target / "model.safetensors.index.json").read_text())["metadata"]["total_size"] < 256
-    for name in ("vocab.json", "added.json"):
-        assert (target / name).read_bytes() == (source / name).read_bytes()
-    assert safetensors.load_file(target / "model-00001-of-00001.safetensors")["w"].dtype is torch.bfloat16
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "whole"]
-    with pytest.raises(Refused, match="exists already"):
-        to_bf16(source, target)
-
-
-def test_bf16_weights_are_not_resumed(copy, train):
-    import torch  # noqa: PLC0415 - may be absent
-
-    run = train(**tiny(steps=30, parallel={"pipeline": 1}))
-    target = run.checkpoints / "step-0000020"
-    run_tool("bf16", copy, target)
-    whole, half = (torch.load(path / "layer_02-model_00-model_states.pt") for path in (copy, target))
-    assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
-    assert all(torch.equal(half[key], tensor.bfloat16()) for key, tensor in whole.items())
-    assert manifest.verify(target) == []
-    assert "exists already" in run_tool("bf16", copy, target, code=2)
-    attempt = run.start(world=1)
-    assert attempt.finish() == [2]
-    assert "holds only weights" in attempt.log
-
-
 @pytest.fixture(scope="session")
 def two_ranks(trains):
     """A train of twenty steps on two data-parallel ranks, with checkpoints at 10 and 20."""
@@ -254,3 +212,7 @@ def test_opsctl_export_gives_the_same_logits(uninterrupted, tmp_path):
     assert json.loads(done.stdout)[0]["difference"] < 1e-5
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
     assert run_command("export", tmp_path / "gpt2").returncode == 2
+    assert run_command("export", tmp_path / "half", "--bf16").returncode == 0
+    sizes = [sum(path.stat().st_size for path in (tmp_path / name).glob("*.safetensors")) for name in ("gpt2", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"

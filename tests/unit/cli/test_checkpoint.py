@@ -56,17 +56,17 @@ def test_conversions_name_checkpoint_and_target(run, tmp_path):
     config.write_text(f'python = "{program}"\n' + config.read_text())
     (tmp_path / "out").mkdir()
     opsctl("reshape", "tiny", tmp_path / "out", "--step", 20)
-    opsctl("bf16", "tiny", tmp_path / "half", "--json")
+    opsctl("export", "tiny", tmp_path / "half", "--bf16", "--json")
     opsctl("compare", "tiny", tmp_path / "out")
     newest, tool = run / "checkpoints" / "step-0000040", "-P -m opsctl.trainer.checkpoint"
     assert words.read_text().splitlines() == [
         f"{tool} reshape {newest.with_name('step-0000020')} {tmp_path}/out",
-        f"{tool} bf16 {newest} {tmp_path}/half --json",
+        f"{tool} export {newest} {tmp_path}/half --bf16 --json",
         f"{tool} compare {newest} {tmp_path}/out",
     ]
     words.unlink()
     assert json.loads(opsctl("reshape", "tiny", tmp_path / "out", "--dry-run", "--json"))["source"] == str(newest)
-    assert f"would write step-0000040 into {tmp_path}/half" in opsctl("bf16", "tiny", tmp_path / "half", "--dry-run")
+    assert f"would write step-0000040 into {tmp_path}/out" in opsctl("reshape", "tiny", tmp_path / "out", "--dry-run")
     assert not words.exists()
     with pytest.raises(InputError, match="no checkpoint of step 7"):
         opsctl("reshape", "tiny", tmp_path / "out", "--step", 7)

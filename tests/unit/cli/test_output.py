@@ -133,5 +133,5 @@ def test_unencodable_character_is_escaped(train):
 
 
 def test_unreadable_file_is_one_line_of_error(train):
-    result = opsctl(train, "nccl", "/proc/self/mem", capture_output=True, text=True)
+    result = opsctl(train, "stacks", "--from", "/proc/self/mem", capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (1, "opsctl: Input/output error\n")

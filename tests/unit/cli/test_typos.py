@@ -14,7 +14,7 @@ def refuse(words: Sequence[str]) -> str:
     with pytest.raises((click.UsageError, InputError)) as refused:
         cli.main(list(words), prog_name="opsctl", standalone_mode=False)
     error = refused.value
-    return error.format_message() if isinstance(error, click.UsageError) else str(error)
+    return error.format_message() if isinstance(error, click.UsageError) else f"{error}: {error.hint}"
 
 
 @pytest.mark.parametrize("option", ["--host", "--site", "-v"])
@@ -27,14 +27,22 @@ def test_unknown_option_gets_no_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["plan", "topolgy"], ["plan", "topolgy", "--gpus", "8"], ["help", "plan", "topolgy"]]
+    ("text", "instead"),
+    [
+        ("plan topolgy", "Did you mean 'topology'?"),
+        ("plan topolgy --gpus 8", "Did you mean 'topology'?"),
+        ("help plan topolgy", "Did you mean 'topology'?"),
+        ("statsu", "Did you mean 'status'?"),
+        ("help statsu", "Did you mean 'status'?"),
+        ("alerts lst", "Did you mean 'list'?"),
+        ("nccl main_log.txt", "It is now: opsctl stacks --from LOG"),
+        ("help nccl", "It is now: opsctl stacks --from LOG"),
+        ("config init", "It is now: opsctl init"),
+        ("checkpoint bf16 tiny out", "It is now: opsctl checkpoint export TRAIN DIRECTORY --bf16"),
+    ],
 )
-def test_similar_command_is_named(words: list[str]) -> None:
-    assert "id you mean 'topology'?" in refuse(words)
-
-
-def test_similar_command_of_the_first_word_is_named() -> None:
-    assert "did you mean 'status'?" in refuse(["help", "statsu"])
+def test_unknown_command_names_what_to_type(text: str, instead: str) -> None:
+    assert instead in refuse(text.split())
 
 
 def test_report_without_a_train_asks_for_one() -> None:

@@ -13,7 +13,6 @@ from click.testing import Result as Invoked
 from opsctl.base.errors import InputError
 from opsctl.base.model import JobState
 from opsctl.cli.logs import logs
-from opsctl.cli.nccl import nccl
 from opsctl.cli.stacks import stacks
 from opsctl.cli.why import why
 from opsctl.diagnosis.flight_recorder import describe_dumps, read_dumps
@@ -291,22 +290,9 @@ def attempt(tmp_path):
     return tmp_path
 
 
-def test_nccl_reads_the_dumps_of_a_directory(attempt):
-    result = CliRunner().invoke(nccl, [str(attempt)])
-    assert (result.exit_code, result.output.splitlines()) == (0, [MISSING])
-
-
-def test_nccl_reads_dumps_by_file(attempt):
-    names = [str(attempt / f"flight-{rank}") for rank in range(3)]
-    lines = CliRunner().invoke(nccl, names).output.splitlines()
-    assert lines[-1] == "group 0 default_pg: no dump of rank 3"
-
-
-def test_nccl_json_has_the_collective(attempt):
-    fields = json.loads(CliRunner().invoke(nccl, [str(attempt), "--json"]).output)
-    (problem,) = fields["collectives"]
-    assert (fields["flight_dumps"], problem["missing"], problem["number"]) == (4, [3], 3)
-    assert problem["calls"] == {"gloo:all_reduce [[8]]": [0, 1, 2]}
+def test_stacks_reads_dumps_by_file(attempt):
+    names = [word for rank in range(3) for word in ("--from", str(attempt / f"flight-{rank}"))]
+    assert CliRunner().invoke(stacks, names).output.splitlines()[-1] == "group 0 default_pg: no dump of rank 3"
 
 
 def test_stacks_names_the_rank_and_its_node(attempt):
@@ -317,7 +303,9 @@ def test_stacks_names_the_rank_and_its_node(attempt):
 
 def test_stacks_json_has_the_collective(attempt):
     fields = json.loads(CliRunner().invoke(stacks, ["--from", str(attempt), "--json"]).output)
-    assert (fields["groups"][0]["place"], fields["collectives"][0]["missing"]) == ("<module> at train.py:7", [3])
+    (problem,) = fields["collectives"]
+    assert (fields["groups"][0]["place"], fields["flight_dumps"]) == ("<module> at train.py:7", 4)
+    assert (problem["missing"], problem["number"], problem["calls"]) == ([3], 3, {"gloo:all_reduce [[8]]": [0, 1, 2]})
 
 
 def test_stacks_reads_dumps_without_any_stack(attempt):

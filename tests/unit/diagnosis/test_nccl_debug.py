@@ -1,12 +1,14 @@
 """NCCL's debug output, from real lines."""
 
+import json
 from pathlib import Path
 
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.cli.nccl import nccl
+from opsctl.base.errors import OpsctlError
+from opsctl.cli.stacks import stacks
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 from tests.unit.diagnosis.conftest import read_corpus
 
@@ -85,11 +87,21 @@ def test_warning_names_host_and_rank() -> None:
 
 def test_log_without_problems_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(BOOTSTRAP)
-    assert "NCCL_DEBUG=INFO" in CliRunner().invoke(nccl, [str(tmp_path)]).output
+    assert "NCCL_DEBUG=INFO" in CliRunner().invoke(stacks, ["--from", str(tmp_path)]).output
 
 
-def test_log_without_lines_of_nccl_is_not_called_sound() -> None:
-    assert render_nccl(read_nccl_debug(lines("step 3", "step 4")))[0].startswith("no output of NCCL found")
+def test_log_without_lines_of_nccl_is_not_called_sound(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("step 3\nstep 4\n")
+    error = CliRunner().invoke(stacks, ["--from", str(tmp_path)]).exception
+    assert isinstance(error, OpsctlError)
+    assert "no output of NCCL" in error.message
+
+
+def test_log_of_nccl_is_read_as_json(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("\n".join([BOOTSTRAP, REFUSED, ODD, ONE, THREE]))
+    fields = json.loads(CliRunner().invoke(stacks, ["--from", str(tmp_path), "--json"]).output)["nccl"]
+    assert fields["failures"][0]["peer"] == "node1"
+    assert list(fields["groups"][0]["odd"]) == ["h03r3n06 GPU 2"]
 
 
 @given(st.text(max_size=200))

@@ -186,7 +186,7 @@ def test_missing_file_names_the_init_command(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_train(tmp_path / "none.toml")
     assert caught.value.problems == ("no such file",)
-    assert caught.value.hint == "opsctl config init writes a first version"
+    assert caught.value.hint == "opsctl init writes a first version"
 
 
 @pytest.mark.parametrize(
