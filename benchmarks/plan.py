@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from opsctl.calc import step_time
 from opsctl.calc.error_bars import step_bar
-from opsctl.calc.gpu_memory import fullest, is_too_large
+from opsctl.calc.gpu_memory import fullest
 from opsctl.calc.step_time import Efficiencies
 from tests.support import prequel
 from tests.support.published_rows import PublishedRow, predict_s, read_rows
@@ -117,8 +117,24 @@ def memory_gib(row: PublishedRow) -> float:
     return fullest(row.shape, row.topology, batch=row.batch).gib
 
 
+def fit_probability(row: PublishedRow) -> float:
+    return fullest(row.shape, row.topology, batch=row.batch).fit_probability(row.cluster.gpu.memory_gb)
+
+
 def fits(row: PublishedRow) -> bool:
-    return not is_too_large(memory_gib(row), row.cluster.gpu.memory_gb)
+    return fit_probability(row) >= 0.5
+
+
+def print_reliability(rows: Sequence[PublishedRow]) -> None:
+    """Print how many rows ran, by the probability that they fit."""
+    print("\n| fits with | rows | mean | ran |\n|---|---|---|---|")
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        chances = [
+            (fit_probability(row), row.ran) for row in rows if low <= min(0.999, fit_probability(row)) < low + 0.2
+        ]
+        if chances:
+            mean, ran = (sum(column) / len(chances) for column in zip(*chances, strict=True))
+            print(f"| {low:.0%} to {low + 0.2:.0%} | {len(chances)} | {mean:.0%} | {ran:.0%} |")
 
 
 def is_inside(row: PublishedRow) -> bool:
@@ -150,6 +166,7 @@ def print_tables(rows: Sequence[PublishedRow]) -> None:
     short, ran = [row for row in rows if not row.ran], [row for row in rows if row.ran]
     refused, found = sum(not fits(row) for row in ran), sum(not fits(row) for row in short)
     print(f"out of memory: {found} of {len(short)} found; {refused} of {len(ran)} that ran refused")
+    print_reliability(rows)
 
 
 def print_rows(rows: Sequence[PublishedRow]) -> None:

@@ -18,6 +18,8 @@ class ErrorBar:
     high: float
 
 
+MEMORY_LIMITS: dict[str, dict[str, float]] = _BARS["fits"]
+"""By kind of trainer: where an estimate fits in half of the cases, and how wide the estimates spread."""
 MEMORY_BAR = ErrorBar(**_BARS["memory"])
 CALIBRATED_BAR = ErrorBar(**_BARS["calibrated"])
 """Once one measured step of the same model has calibrated the predictions."""

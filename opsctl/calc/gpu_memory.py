@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsctl.base.errors import InputError
-from opsctl.calc.error_bars import MEMORY_BAR
+from opsctl.calc.error_bars import MEMORY_LIMITS
 from opsctl.calc.gpt_size import (
     ModelShape,
     common_parameters,
@@ -22,6 +22,10 @@ OVERHEAD_RATIO = 0.2
 """Memory in buckets and fragments, over memory requested. Fitted to the prequel, a trainer without overlap."""
 FLAT_OVERHEAD_RATIO = 0.03
 """The same of FSDP and of Megatron-Core with overlap, which keep gradients and optimizer in flat buffers."""
+
+
+LIKELY = 0.7
+"""A layout that fits with a smaller probability is proposed only without a better one, and reported by preflight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class StageMemory:
     """Whole layers that ZeRO-3 or FSDP gathers."""
     overhead: float
     context: float = CONTEXT_BYTES
+    kind: str = "buckets"
+    """Of the trainer, as to how well its memory is known: a key of MEMORY_LIMITS."""
 
     @property
     def states(self) -> float:
@@ -80,6 +86,14 @@ class StageMemory:
     @property
     def gib(self) -> float:
         return self.total / GIB
+
+    def fit_probability(self, memory_gb: float) -> float:
+        """Return the probability that a GPU of `memory_gb` has this memory: the one verdict of plan and preflight."""
+        limit = MEMORY_LIMITS[self.kind]
+        return math.erfc(math.log(self.gib / memory_gb / limit["at"]) / limit["spread"] / math.sqrt(2)) / 2
+
+    def fits(self, memory_gb: float, least: float = 0.5) -> bool:
+        return self.fit_probability(memory_gb) >= least
 
 
 class MemoryModel(Protocol):
@@ -132,6 +146,7 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
     activations = activation_bytes(shape, topology, layers=layers, in_flight=in_flight(topology, stage, batch))
     output = logits_bytes(shape, topology) if stage == topology.pp - 1 else 0.0
     gathered = gathered_bytes(shape, topology)
+    kind = "sharded" if topology.zero >= 3 else "buckets"
     requested = weights + gradients + optimizer + activations + output + gathered
     return StageMemory(
         stage=stage,
@@ -143,13 +158,9 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
         activations=activations,
         output=output,
         gathered=gathered,
+        kind="eager" if topology.kernels == "eager" else kind,
         overhead=requested * (FLAT_OVERHEAD_RATIO if topology.overlap or topology.zero >= 3 else OVERHEAD_RATIO),
     )
-
-
-def is_too_large(gib: float, memory_gb: float) -> bool:
-    """Whether a GPU certainly has too little memory: even a need that is smaller by the error bar does not fit."""
-    return gib * MEMORY_BAR.low > memory_gb
 
 
 def in_flight(topology: Topology, stage: int, batch: int) -> float:

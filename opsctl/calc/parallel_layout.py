@@ -1,5 +1,6 @@
 """The layout of a model and its batches over GPUs."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -172,3 +173,14 @@ def not_a_ramp(start: int, increment: int, batch: int) -> Iterator[str]:
         yield f"ramp: {start} does not reach {batch} in steps of {increment}"
     elif (count := (batch - start) // increment + 1) > MAX_RAMP_SIZES:
         yield f"ramp: {count} sizes from {start} to {batch}, at most {MAX_RAMP_SIZES} are tried"
+
+
+def round_batch(samples: float, gpus: int) -> int:
+    """Return the nearest batch that as many GPUs as possible share evenly, within a tenth of `samples`."""
+    shares = [share for share in range(1, gpus + 1) if gpus % share == 0]
+    batches = [max(1, round(samples / share)) * share for share in shares]
+    return max(
+        (batch for batch in batches if abs(batch - samples) <= 0.1 * samples),
+        default=max(1, round(samples)),
+        key=lambda batch: math.gcd(batch, gpus),
+    )

@@ -98,7 +98,10 @@ class RunPlan:
 def plan_run(inputs: RunInputs) -> RunPlan:
     """Return the plan of the fastest layout. Raises InputError if no layout fits."""
     tried = [inputs.topology] if inputs.topology else list(list_topologies(inputs))
-    layouts = sorted(_fitting(inputs, tried), key=lambda layout: layout.seconds)
+    fitting = sorted(_fitting(inputs, tried), key=lambda layout: layout.seconds)
+    layouts = sorted(
+        fitting, key=lambda layout: not layout.memory.fits(inputs.cluster.gpu.memory_gb, gpu_memory.LIKELY)
+    )
     if not layouts:
         raise InputError(
             f"none of {len(tried)} layouts fits into {inputs.cluster.gpus} {inputs.cluster.gpu.name}",
@@ -194,7 +197,7 @@ def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[PlannedL
         if inputs.topology is None:
             chosen = inputs.least_recomputed(topology)
         memory = inputs.fullest(inputs.shape, chosen, batch=inputs.batch)
-        if memory.gib <= inputs.cluster.gpu.memory_gb or inputs.topology is not None:
+        if memory.fits(inputs.cluster.gpu.memory_gb) or inputs.topology is not None:
             parts = step_time.predict(inputs.shape, chosen, inputs.cluster, batch=inputs.batch)
             factor = inputs.factor or 1.0
             yield PlannedLayout(

@@ -27,6 +27,7 @@ class Candidate:
     notes: tuple[str, ...]
     """Reasons why the topology is slow."""
     memory_gib: float
+    fit_probability: float
     seconds: float
     tflops: float
     bubble: float
@@ -85,7 +86,7 @@ def least_recomputed(
     """Return the topology with the least recomputation that fits into the memory; with all, if none does."""
     for recompute in RECOMPUTATIONS:
         tried = replace(topology, recompute=recompute)
-        if fullest(shape, tried, batch=batch).gib <= cluster.gpu.memory_gb:
+        if fullest(shape, tried, batch=batch).fits(cluster.gpu.memory_gb, gpu_memory.LIKELY):
             return tried
     return replace(topology, recompute="full")
 
@@ -114,14 +115,17 @@ def judge(
     seconds = sum(step_time.predict(shape, topology, cluster, batch=batch).values())
     bar = error_bars.step_bar(shape, cluster.gpu, topology)
     problems = [*_find_layout_problems(shape, cluster, topology), *_find_batch_problems(topology, batch, ramp)]
-    if stage.gib > cluster.gpu.memory_gb:
-        problems.append(("memory", f"{stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}"))
+    fitting = stage.fit_probability(cluster.gpu.memory_gb)
+    if fitting < 0.5:
+        need = f"{stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}"
+        problems.append(("memory", f"{need}: fits with {fitting:.0%}"))
     return Candidate(
         topology=topology,
         problems=tuple(f"{rule}: {problem}" for rule, problem in problems),
         ruled_out_by=problems[0][0] if problems else "",
         notes=tuple(_find_slowdowns(shape, cluster, topology, batch, ramp)),
         memory_gib=stage.gib,
+        fit_probability=fitting,
         seconds=seconds,
         bubble=topology.bubble(batch),
         tflops=step_tflop(shape, batch=batch, gpus=topology.gpus, recompute=topology.recompute == "full") / seconds,

@@ -128,10 +128,6 @@ class LaunchRequest:
         """Whether the numbers of the recipe and of its ranks are those with which the trainer starts."""
         return self.recipe.is_embedded or (bool(self.recipe.refuses) and self._count_ranks()[1])
 
-    def refuse(self, kind: str, /, **facts: Fact) -> Problem:
-        """Return an error if the numbers behind it are certain, else a warning."""
-        return error_if(self.is_certain, kind, **facts)
-
 
 def count_gpus(spec: JobSpec) -> int:
     """Return the GPUs of a node by [slurm] or its `extra`; 0 if unknown."""

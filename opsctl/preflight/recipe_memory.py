@@ -38,6 +38,7 @@ def _fullest_of_own(config: TrainerConfig, shape: ModelShape, topology: Topology
         output=stage.output,
         gathered=0.0,
         overhead=stage.overhead,
+        kind="own",
     )
 
 

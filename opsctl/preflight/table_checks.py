@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from string import Formatter
 from typing import Any
 
@@ -73,7 +74,9 @@ def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callab
     """Return the facts of a train by name; a function where the value costs time."""
     spec, recipe, train, world = request.spec, request.recipe, request.train, request.world
     gpu = accelerator(facts.gpu) if facts.gpu else None
+    unit = (recipe.micro_batch or 1) * recipe.replicas(world)
     limits = sorted(list_collective_limits(recipe))
+    wrong = [size for size in recipe.sizes() if size % unit]
     has_grace = "stop_grace_seconds" in train.guard.model_fields_set
     return {
         "name": spec.name,
@@ -94,10 +97,16 @@ def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callab
         if recipe.launcher.startswith("torch.")
         else Path(recipe.launcher).name.partition(".")[0],
         "replicas": recipe.replicas(world),
-        "unit": (recipe.micro_batch or 1) * recipe.replicas(world),
+        "unit": unit,
         "model_ranks": recipe.model_ranks,
         "divides": world % recipe.model_ranks == 0,
         "ramp_start": recipe.rampup[0] if recipe.rampup else None,
+        "ramp_increment": recipe.rampup[1] if recipe.rampup else None,
+        "ramp_sizes": len(recipe.sizes()),
+        "ramp_wrong": len(wrong),
+        "ramp_first": wrong[0] if wrong else None,
+        "load_path": normpath(recipe.load or "/"),
+        "save_path": normpath(recipe.save or "/"),
         "gpu": facts.gpu or None,
         "generation": gpu.generation if gpu else None,
         "has_fp8": gpu.has("fp8") if gpu else None,

@@ -115,6 +115,8 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
             deepspeed = settings
         elif path.suffix != ".py":  # the defaults of a program, which its options replace
             _add(values, spellings, settings, f"{path.name}: ")
+    if directory is not None and (inner := values.get(DEEPSPEED_FILE[-1])):
+        deepspeed = read_values(directory / inner[0])  # that accelerate's file names
     return GivenSettings(
         flags=parse_flags(parsed[0]),
         values=values,
@@ -169,10 +171,10 @@ def spell(name: str) -> str:
 
 
 def _read_model(values: Values, directory: Path | None) -> Values:
-    texts = values.get("model-name-or-path", ())[:1]
-    if directory is None or not texts:
-        return {}
-    return {spell(key): value for key, value in read_values(directory / texts[0] / "config.json").items()}
+    named = [*values.get("config-name", ())[:1], *values.get("model-name-or-path", ())[:1]]
+    paths = [directory / name for name in named] if directory else []
+    found = (read_values(path if path.suffix == ".json" else path / "config.json") for path in paths)
+    return {spell(key): value for key, value in next(filter(None, found), {}).items()}
 
 
 def parse_whole(word: str) -> int | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from opsctl.calc import step_time
 from opsctl.calc.accelerators import ACCELERATORS
 from opsctl.calc.gpt_size import HEAD_COLUMNS, LLAMA, PUBLISHED, ModelShape, gated_width, parameters
-from opsctl.calc.gpu_memory import fullest, is_too_large
+from opsctl.calc.gpu_memory import fullest
 from opsctl.calc.parallel_layout import Cluster, Topology
 from tests.support.cases import read_table
 
@@ -203,7 +203,7 @@ def _batch(fields: dict[str, str], topology: Topology) -> int:
 def _least_recomputed(shape: ModelShape, topology: Topology, cluster: Cluster, batch: int) -> Topology:
     for recompute in RECOMPUTED:
         tried = replace(topology, recompute=recompute)
-        if not is_too_large(fullest(shape, tried, batch=batch).gib, cluster.gpu.memory_gb):
+        if fullest(shape, tried, batch=batch).fits(cluster.gpu.memory_gb):
             return tried
     return replace(topology, recompute="full")
 

@@ -24,6 +24,7 @@ _ESCAPED = re.compile(r"\\([\"\\$`])|\\\n")
 _HERE = re.compile(r"(?<!<)<<-?[^\S\n]*[\"']?([A-Za-z_]\w*)")
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"\A([A-Za-z_]\w*)=")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _NUMBER = r"(?:^|[\s;])(?:export\s+)?{}=[\"']?(\d{{1,9}})\b"
@@ -59,7 +60,9 @@ def split_command(
 def _split(words: Sequence[str], depth: int) -> Iterator[str]:
     for word in words:
         if depth and re.search(r"\s", word.strip()):
-            yield from _split(split_shell(word), depth - 1)
+            # Options in a quoted value are words of their own: ARGS="--tp 2 --pp 4".
+            text = word if depth == MAX_NESTING else _ASSIGNED.sub(r"\1= ", word)
+            yield from _split(split_shell(text), depth - 1)
         else:
             yield word
 

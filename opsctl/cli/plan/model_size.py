@@ -96,14 +96,14 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
     fullest = max(stages, key=lambda stage: stage.total)
     least = calc.least_gpus(billions=models.parameters(shape) / 1e9, gpu_gb=device.memory_gb)
     low, high = fullest.gib * MEMORY_BAR.low, fullest.gib * MEMORY_BAR.high
-    fits = fullest.gib <= device.memory_gb
-    verdict = "fits" if fits else "does not fit"
+    fitting = fullest.fit_probability(device.memory_gb)
     return Estimate(
         data={
             "stages": [asdict(stage) | {"gib": stage.gib} for stage in stages],
             "fullest": fullest.stage,
-            "fits": fits,
-            "certainly_too_large": calc.is_too_large(fullest.gib, device.memory_gb),
+            "fits": fullest.fits(device.memory_gb),
+            "fit_probability": fitting,
+            "certainly_too_large": fitting < 0.1,
             "low_gib": low,
             "high_gib": high,
             "recompute": topology.recompute,
@@ -111,7 +111,8 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
         },
         shown=[
             _list_stages(stages),
-            f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB {verdict} {gpu} ({device.memory_gb:g}).",
+            f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB of {device.memory_gb:g} on {gpu}, "
+            f"fits with {fitting:.0%}.",
             f"In 8 of 10 cases {low:.0f} to {high:.0f} GiB; recomputation: {topology.recompute}.",
             f"At 18 bytes a parameter and a quarter more for activations, {least} GPUs are the least.",
         ],

@@ -18,7 +18,7 @@ from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import active_parameters, parameters
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
-from opsctl.calc.parallel_layout import Cluster, Topology
+from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.output import write_file
@@ -141,7 +141,11 @@ def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str])
     cluster = Cluster(nodes=gpus // per_node, gpus_per_node=per_node, gpu=gpu, node_gb_s=given["network"])
     if given["network"] is None and cluster.nodes > 1:
         assumed.append(f"--network {cluster.network_gb_s:g} GB/s a node, as in the maker's reference cluster")
-    batch = given["batch"] or round((given["batch_tokens"] or 0) / shape.sequence) or model.batch
+    batch = given["batch"] or model.batch
+    if given["batch_tokens"]:
+        batch = round_batch(given["batch_tokens"] / shape.sequence, gpus)
+        if batch != given["batch_tokens"] / shape.sequence:
+            assumed.append(f"--batch {batch} ({batch * shape.sequence / 1e6:.2f}M tokens), which the GPUs can share")
     if not batch:
         batch = max(gpus, ASSUMED_BATCH_TOKENS // shape.sequence // gpus * gpus)
         assumed.append(f"--batch {batch} samples ({batch * shape.sequence / 1e6:.1f}M tokens)")
@@ -221,6 +225,7 @@ def _layout_data(layout: PlannedLayout, inputs: RunInputs) -> dict[str, Any]:
     return {
         **asdict(layout.topology),
         "memory_gib": layout.memory.gib,
+        "fit_probability": layout.memory.fit_probability(inputs.cluster.gpu.memory_gb),
         "seconds": layout.seconds,
         "bubble": layout.topology.bubble(inputs.batch),
     }
@@ -245,7 +250,7 @@ def _show(page: _Overview) -> list[str | Table]:
         ),
         "",
         _list_layouts(page),
-        f"{len(plan.layouts)} of {plan.tried} layouts fit; the fastest is planned.\n",
+        f"{len(plan.layouts)} of {plan.tried} layouts fit; the fastest of those with 70 % or more is planned.\n",
         facts(_describe(page)),
         f"\nRanges hold in 8 of 10 cases; {calibration}.",
         *(f"assumed: {line}" for line in page.assumed),
@@ -258,7 +263,8 @@ def _describe(page: _Overview) -> dict[str, str]:
     memory = plan.layouts[0].memory
     return {
         "time of a step": _range(plan.step_s, low, high, "s"),
-        "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {gpu.memory_gb:g}: "
+        "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {gpu.memory_gb:g}, "
+        f"fits with {memory.fit_probability(gpu.memory_gb):.0%}: "
         f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
         "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
         "tokens a day": _range(plan.tokens_per_day / 1e9, 1 / high, 1 / low, "billion"),
@@ -275,7 +281,7 @@ def _describe(page: _Overview) -> dict[str, str]:
 
 
 def _list_layouts(page: _Overview) -> Table:
-    columns = ("TP", "PP", "CP", "EP", "DP", "chunks", "micro", "ZeRO", "recompute", "GiB", "s/step", "bubble")
+    columns = ("TP", "PP", "CP", "EP", "DP", "chunks", "micro", "ZeRO", "recompute", "GiB", "fits", "s/step", "bubble")
     rows = []
     for layout in page.plan.layouts[:SHOWN_LAYOUTS]:
         topology = layout.topology
@@ -286,6 +292,7 @@ def _list_layouts(page: _Overview) -> Table:
                 "3, FSDP" if topology.zero == 3 else str(topology.zero),
                 topology.recompute,
                 f"{layout.memory.gib:.0f}",
+                f"{layout.memory.fit_probability(page.inputs.cluster.gpu.memory_gb):.0%}",
                 f"{layout.seconds:.3g}",
                 format_percent(topology.bubble(page.inputs.batch)),
             ]

@@ -126,10 +126,24 @@ def _list_layouts(candidates: list[calc.Candidate]) -> Table:
                 f"{candidate.tflops:.0f}",
                 format_percent(candidate.bubble),
                 f"{candidate.memory_gib:.0f}",
+                f"{candidate.fit_probability:.0%}",
                 "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
             ]
         )
-    columns = ("TP", "PP", "DP", "micro", "s/step", "8 of 10", "recompute", "TFLOP/s", "bubble", "GiB", "remarks")
+    columns = (
+        "TP",
+        "PP",
+        "DP",
+        "micro",
+        "s/step",
+        "8 of 10",
+        "recompute",
+        "TFLOP/s",
+        "bubble",
+        "GiB",
+        "fits",
+        "remarks",
+    )
     return listing(columns, rows, left=("recompute", "remarks"))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from posixpath import normpath
 
 from opsctl.base.units import format_step_time
 from opsctl.calc import save_interval as calc
@@ -26,8 +25,6 @@ OWN_FILES = 3
 """Files of a checkpoint that its manifest does not list: the manifest itself, its mark, and its directory."""
 SPARE = 1.5
 """A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""
-EVERY_TASK = ("Megatron", "GPT-NeoX", "nanotron")
-"""Trainers that continue only from the directory of --load."""
 
 
 def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -148,14 +145,6 @@ def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         kind = "save.same" if shared.path == shared.other_path else "save.shared"
         yield warning(kind, **asdict(shared))
     yield from TableCheck("save")(request, facts)
-
-
-def load(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Each task is a start of the trainer: without a checkpoint to load, each task starts at step 0."""
-    recipe, tasks = request.recipe, request.spec.tasks
-    yield from TableCheck("load")(request, facts)
-    if recipe.trainer in EVERY_TASK and recipe.load and normpath(recipe.load) != normpath(recipe.save or "/"):
-        yield warning("load.elsewhere", load=recipe.load, save=recipe.save or "nowhere", tasks=tasks)
 
 
 def tasks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -33,9 +33,9 @@ MANY = RunInputs(
 )
 def test_llama_8b_fits_on_8_h100(topology: Topology) -> None:
     """NVIDIA's own example was refused with 517 GiB."""
-    need = gpu_memory.fullest(LLAMA, topology, batch=128).gib
-    assert not gpu_memory.is_too_large(need, H100.memory_gb)
-    assert need <= 80
+    need = gpu_memory.fullest(LLAMA, topology, batch=128)
+    assert need.fit_probability(H100.memory_gb) > 0.5
+    assert need.gib <= 80
 
 
 def test_llama_70b_fits_with_tp4_pp4() -> None:
@@ -48,7 +48,8 @@ def test_70b_on_512_h100_has_layouts() -> None:
     plan = plan_run(MANY)
     assert len(plan.layouts) > 50
     assert 0.35 < plan.mfu < 0.6
-    assert plan.layouts[0].seconds == min(layout.seconds for layout in plan.layouts)
+    likely = [layout.seconds for layout in plan.layouts if layout.memory.fits(H100.memory_gb, gpu_memory.LIKELY)]
+    assert plan.layouts[0].seconds == min(likely)
 
 
 def test_mixture_with_an_odd_number_of_layers_has_layouts() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.calc.accelerators import accelerator
+from opsctl.calc.error_bars import MEMORY_LIMITS
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology, ramp_sizes
 from opsctl.calc.topology_search import candidates, judge, wave_efficiency
@@ -72,7 +73,8 @@ def test_replica_of_96_gpus_fits_four_times_on_384() -> None:
 
 def test_gib_of_gpu_memory_decides() -> None:
     needs = judge(BLOOM, NODES, CHOSEN, batch=2048).memory_gib
-    for memory_gb, fits in ((needs - 1, False), (needs + 1, True)):
+    half = needs / MEMORY_LIMITS["buckets"]["at"]
+    for memory_gb, fits in ((half - 1, False), (half + 1, True)):
         cluster = replace(NODES, gpu=replace(NODES.gpu, memory_gb=memory_gb))
         assert (judge(BLOOM, cluster, CHOSEN, batch=2048).problems == ()) is fits
 
