@@ -9,6 +9,8 @@ _SLURM_TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))
 _SIZE_PREFIXES = " KMGTPE"
 _COUNT_PREFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 MAX_DURATION = timedelta(days=3660)
+UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+"""Ends of keys, and names of options' values, that name the unit of a duration."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -25,6 +27,11 @@ def parse_duration(text: str) -> timedelta:
     if not timedelta(0) < duration <= MAX_DURATION:
         raise ValueError(f"{text!r:.40} is not a duration, such as 90s, 10m, 1h30m or 2d")
     return duration
+
+
+def convert_duration(text: str, unit_s: float) -> float:
+    """Read a duration as a number of units. Raises ValueError as `parse_duration` does."""
+    return parse_duration(text).total_seconds() / unit_s
 
 
 def format_duration(seconds: float | timedelta) -> str:

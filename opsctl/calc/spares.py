@@ -66,10 +66,8 @@ class TaskSpares:
 MAX_TASK_SPARES = 100
 
 
-def plan_task_spares(
-    nodes: int, per_1000_node_days: float, *, task_h: float, queue_h: float, count: int | None = None
-) -> TaskSpares:
-    """Return the gain of `count` spare nodes in a task; without `count`, of the number that pays.
+def plan_task_spares(nodes: int, per_1000_node_days: float, *, task_h: float, queue_h: float) -> TaskSpares:
+    """Return the number of spare nodes in a task that pays, with its gain.
 
     The nodes lost in a task follow a Poisson distribution of mean N·r·T (rate and law as in `mtbf_hours`). The k-th
     spare node is used with the probability P(K >= k), and then saves N nodes one wait in the queue, at the cost of T
@@ -78,8 +76,7 @@ def plan_task_spares(
     """
     lost = nodes * per_1000_node_days / 1000 * task_h / 24
     used = [1 - known for known in islice(enough(lost), MAX_TASK_SPARES)]
-    if count is None:
-        count = sum(probability * (nodes - 1) * queue_h > task_h for probability in used)
+    count = sum(probability * (nodes - 1) * queue_h > task_h for probability in used)
     replaced = sum(used[:count]) * (nodes - 1) / nodes
     return TaskSpares(
         count=count, lost=lost, replaced=replaced, saved_h=replaced * queue_h, cost=count / (nodes + count)

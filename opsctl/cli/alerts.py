@@ -137,11 +137,8 @@ def history(app: App, train: str) -> None:
     rows = read_alert_history(app.site_dir.alerts, run.name)
     rows += list_decisions(app.journal(run).events(), run.name)
     rows.sort(key=attrgetter("at"))
-    if wants_json():
-        print_json(rows)
-        return
-    for row in rows:
-        print_text(" ".join(filter(None, [f"{row.at:%Y-%m-%d %H:%M:%S} UTC", row.by, row.level.upper(), row.text])))
+    shown = [(f"{row.at:%Y-%m-%d %H:%M:%S} UTC", row.by, row.level.upper(), row.text) for row in rows]
+    print_result(rows, "\n".join(" ".join(filter(None, parts)) for parts in shown))
 
 
 @alerts.command("test")

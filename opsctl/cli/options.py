@@ -1,12 +1,13 @@
 """Options that several commands share, and their types."""
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
-from opsctl.base.units import MAX_DURATION, format_duration, parse_duration, parse_time
+from opsctl.base.units import MAX_DURATION, UNITS_S, convert_duration, format_duration, parse_duration, parse_time
 from opsctl.host.system import SystemClock
 
 
@@ -62,6 +63,28 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic 
         return duration
 
 
+class Amount(click.ParamType):  # type: ignore[type-arg]  # as above: generic only in newest
+    """A duration such as `90m`, or a bare number in `unit`; the command gets a number of units within bounds."""
+
+    def __init__(self, unit: str, *, minimum: float = -math.inf, maximum: float = math.inf) -> None:
+        self.name = unit
+        self.minimum = minimum
+        self.maximum = maximum
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            amount = float(str(value))
+        except ValueError:
+            try:
+                amount = convert_duration(str(value), UNITS_S[self.name])
+            except ValueError as error:
+                self.fail(f"{error}, nor a number of {self.name}", param, ctx)
+        if amount < self.minimum or amount > self.maximum:
+            self.fail(f"{value!r:.40} is not within {self.minimum:g} and {self.maximum:g} {self.name}", param, ctx)
+        return amount
+
+
+SECONDS, MINUTES, HOURS, DAYS = map(Amount, UNITS_S)
 allow_option = click.option(
     "--allow",
     metavar="CHECK",

@@ -15,7 +15,7 @@ from opsctl.base.model import Job
 from opsctl.base.nodesets import expand
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.node_view import NodeView
-from opsctl.cli.options import list_files
+from opsctl.cli.options import Amount, list_files
 from opsctl.cli.output import app_and_json, optional_train, print_json, print_text, wants_json
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
@@ -45,10 +45,10 @@ rank_option = partial(dependent_option, not_with=("--from",))
 @optional_train
 @rank_option(
     "--seconds",
-    type=click.FloatRange(0, 600),
+    type=Amount("seconds", minimum=0, maximum=600),
     default=10,
     show_default=True,
-    help="Seconds to wait for the ranks.",
+    help="Time to wait for the ranks.",
 )
 @rank_option("--signal", is_flag=True, help="Send USR2 as well; it ends processes that do not handle it.")
 @rank_option(

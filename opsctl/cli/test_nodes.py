@@ -10,6 +10,7 @@ from opsctl.base.nodesets import fold
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, make_train_option, partition_option
 from opsctl.cli.nodes import carry_out
+from opsctl.cli.options import Amount
 from opsctl.cli.output import app_json_and_dry_run, print_json, print_on_stderr, print_result, print_text, wants_json
 from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, estimate_minutes, judge_nodes
 from opsctl.nodes.collective_test.node_search import SearchResult, find_intermittent
@@ -26,8 +27,8 @@ from opsctl.nodes.health.node_state import Health, Verdict
     "--seconds",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(1, 3600),
-    help="Time limit of each all-reduce, in seconds.",
+    type=Amount("seconds", minimum=1, maximum=3600),
+    help="Time limit of each all-reduce.",
 )
 @click.option(
     "--megabytes",

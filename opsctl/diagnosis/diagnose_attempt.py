@@ -67,11 +67,11 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
     return replace(diagnosis, attempt=attempt_logs.attempt, also=(*recorded, *diagnosis.also))
 
 
-def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:
+def diagnose_logs(paths: Sequence[Path]) -> Diagnosis:
     """Return why an attempt ended from logs alone: one log of all ranks, or one log for each rank or node."""
     scans = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
     iterations = [log_scan.iteration for log_scan in scans.values() if log_scan.iteration is not None]
-    diagnosis = find_root_cause(_merge(scans), iteration=max(iterations, default=None), ranks=ranks)
+    diagnosis = find_root_cause(_merge(scans), iteration=max(iterations, default=None))
     return _add_suspicious_lines(diagnosis, paths)
 
 

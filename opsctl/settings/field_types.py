@@ -9,12 +9,10 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from opsctl.base.units import parse_duration, parse_size
+from opsctl.base.units import UNITS_S, convert_duration, parse_duration, parse_size
 from opsctl.settings.bounded_pattern import compile_bounded
 
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
-UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
-"""Ends of keys that name the unit of a duration."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -50,7 +48,7 @@ def _to_unit(key: object, value: object) -> object:
     if unit_s is None or not isinstance(value, str):
         return value
     try:
-        amount = parse_duration(value).total_seconds() / unit_s
+        amount = convert_duration(value, unit_s)
     except ValueError:
         return value  # the field refuses it
     return int(amount) if amount.is_integer() else amount

@@ -102,8 +102,9 @@ class Filesystem(SettingsTable):
 
     name: str = Field(min_length=1, description="name in alerts")
     path: str = Field(description="a directory on the file system; with by = du, the directory to measure")
-    by: Literal["statvfs", "df", "du", "command"] = Field(
-        "statvfs", description="method of measurement; du runs in the background, command is the site's quota program"
+    by: Literal["statvfs", "du", "command"] = Field(
+        "statvfs",
+        description="method of measurement: statvfs as df, du in the background, command: the site's quota program",
     )
     command: tuple[str, ...] = Field((), description="with by = command: the program and its arguments")
     pattern: Pattern = Field(

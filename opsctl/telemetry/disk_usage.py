@@ -72,8 +72,6 @@ def read(filesystem: Filesystem, runner: Runner, *, keep: Path, now: datetime) -
     """Measure a file system. `keep` is the directory of background measurements. Raises MeasurementFailed, OSError."""
     if filesystem.by == "statvfs":
         return read_statvfs(Path(filesystem.path))
-    if filesystem.by == "df":
-        return read_df(_output(runner, ("df", "-B1", "--output=used,avail,iused,iavail", "--", filesystem.path)))
     if filesystem.by == "command":
         return read_pattern(_output(runner, filesystem.command), filesystem.pattern)
     return read_du(filesystem, keep=keep, now=now)
@@ -89,23 +87,6 @@ def read_statvfs(path: Path) -> Space:
         limit=used + stats.f_bavail * stats.f_frsize,
         inodes_used=inodes if stats.f_files else None,
         inodes_limit=inodes + stats.f_favail if stats.f_files else None,
-    )
-
-
-def read_df(text: str) -> Space:
-    """Parse `df -B1 --output=used,avail,iused,iavail`. Raises MeasurementFailed."""
-    rows = [line.split() for line in text.splitlines()[1:]]
-    if len(rows) != 1 or len(rows[0]) != 4:
-        raise MeasurementFailed(f"df printed {text.strip()[:200]!r}")
-    numbers = [int(word) if re.fullmatch(r"\d{1,20}", word, re.ASCII) else None for word in rows[0]]
-    used, free = numbers[:2]
-    inodes, inodes_free = numbers[2:]
-    has_inodes = inodes is not None and inodes_free is not None and inodes + inodes_free > 0
-    return Space(
-        used=used,
-        limit=used + free if used is not None and free is not None else None,
-        inodes_used=inodes if has_inodes else None,
-        inodes_limit=(inodes or 0) + (inodes_free or 0) if has_inodes else None,
     )
 
 

@@ -294,11 +294,6 @@ PARSERS: dict[str, FuzzTarget] = {
     # checkpoints
     "sha256sum": text(offload.parse_sums, examples=(b"00  ./a\n11 *b\n",)),
     # the host
-    "df": text(
-        disk_usage.read_df,
-        errors=(OpsctlError, disk_usage.MeasurementFailed),
-        examples=(b"Used Avail IUsed IFree\n5 6 7 8\n",),
-    ),
     "quota": text(
         lambda data: disk_usage.read_pattern(
             data, r"(?P<used>\S{1,99}) of (?P<limit>\S+) (?P<percent>\S+) at (?P<at>.*)"

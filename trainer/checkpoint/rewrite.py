@@ -75,7 +75,7 @@ def _hash_files(directory: Path) -> dict[str, FileRecord]:
     return files
 
 
-def reshape(source: Path, directory: Path, *, workers: int = 2, trust: bool = False) -> Path:
+def reshape(source: Path, directory: Path, *, trust: bool = False) -> Path:
     """Write the checkpoint `source` for any topology and precision into `directory`; return the new path.
 
     Needs the space of three checkpoints while running, because DeepSpeed writes the parts first. Raises Refused,
@@ -87,17 +87,17 @@ def reshape(source: Path, directory: Path, *, workers: int = 2, trust: bool = Fa
     check_harmless((source / name for name in saved.files), trust=trust)  # DeepSpeed unpickles every file
     target = directory / manifest.directory_name(saved.step)
     with new_checkpoint(target, replace(saved, kind=manifest.UNIVERSAL)) as part:
-        _convert(source, part, workers=workers)
+        _convert(source, part)
         (directory / "latest_universal").unlink(
             missing_ok=True
         )  # DeepSpeed's pointer to the newest; this trainer derives the newest
     return target
 
 
-def _convert(source: Path, target: Path, *, workers: int) -> None:
+def _convert(source: Path, target: Path) -> None:
     argv = [sys.executable, "-P", "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     argv += ["--input_folder", str(source.absolute()), "--output_folder", str(target.absolute())]
-    argv += ["--num_extract_workers", str(workers), "--num_merge_workers", str(workers)]
+    argv += ["--num_extract_workers", "2", "--num_merge_workers", "2"]
     environ = {**os.environ, "DS_ACCELERATOR": "cpu"}  # the conversion only moves data between files
     done = subprocess.run(
         argv,

@@ -11,26 +11,27 @@ from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.options import HOURS, MINUTES, SECONDS
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import failures_option, size_options
 
 
 @click.command()
 @size_options
-@click.option("--save", type=float, help="Duration of a save, in seconds.")
+@click.option("--save", type=SECONDS, help="Duration of a save.")
 @click.option("--gb-s", type=float, help="Write speed of all ranks in GB/s, instead of --save.")
 @click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes of the train.")
 @failures_option
 @dependent_option(
     "--mtbf",
     not_with=("--nodes", "--failures"),
-    type=float,
-    help="Hours between failures, instead of --nodes, --failures.",
+    type=HOURS,
+    help="Time between failures, instead of --nodes, --failures.",
 )
-@click.option("--restart", default=5.0, show_default=True, help="Minutes from a failure to new steps.")
-@click.option("--detect", default=0.0, show_default=True, help="Minutes until a failure is noticed.")
-@click.option("--interval", type=float, help="Minutes between saves, to compare.")
-@click.option("--step", type=float, help="Seconds per step, to show intervals in steps.")
+@click.option("--restart", type=MINUTES, default=5.0, show_default=True, help="Time from a failure to new steps.")
+@click.option("--detect", type=MINUTES, default=0.0, show_default=True, help="Time until a failure is noticed.")
+@click.option("--interval", type=MINUTES, help="Time between saves, to compare.")
+@click.option("--step", type=SECONDS, help="Time of a step, to show intervals in steps.")
 @plot_option
 @prints_estimate
 def checkpoint(
@@ -116,7 +117,7 @@ def _list_costs(costs: dict[str, calc.Cost], size: float, step: float | None) ->
 
 @click.command()
 @click.option("--size", type=float, required=True, help="Size of a checkpoint, in TB.")
-@click.option("--interval", type=float, required=True, help="Minutes between saves.")
+@click.option("--interval", type=MINUTES, required=True, help="Time between saves.")
 @click.option("--free", type=float, required=True, help="Free space or remaining quota, in TB.")
 @click.option("--reliable", default=1.0, show_default=True, help="Share of the free space that is usable.")
 @plot_option

@@ -20,6 +20,7 @@ from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.save_interval import renewal
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
 from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.options import DAYS, HOURS, Amount
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import failures_option
 
@@ -30,10 +31,10 @@ MAX_PLOTTED_SPARES = 10_000
 @click.command()
 @click.option("--nodes", type=int, required=True, help="Number of nodes that train.")
 @failures_option
-@click.option("--repair", default=3.0, show_default=True, help="Days until a failed node is repaired.")
+@click.option("--repair", type=DAYS, default=3.0, show_default=True, help="Time until a failed node is repaired.")
 @click.option("--confidence", default=0.99, show_default=True, help="Probability that the spares are enough.")
-@click.option("--queue", default=0.0, show_default=True, help="Hours in the queue after the loss of a node.")
-@click.option("--task", default=20.0, show_default=True, help="Time limit of a task, in hours.")
+@click.option("--queue", type=HOURS, default=0.0, show_default=True, help="Time in the queue after the loss of a node.")
+@click.option("--task", type=HOURS, default=20.0, show_default=True, help="Time limit of a task.")
 @plot_option
 @prints_estimate
 def spares(*, nodes: int, failures: float, repair: float, confidence: float, queue: float, task: float) -> Estimate:
@@ -99,6 +100,8 @@ class _Input:
     field: str
     default: float
     help: str
+    unit: str = ""
+    """Unit of a duration, as in `Amount`."""
     units: int = 1
     """Units of the option in one unit of the field."""
     only_with: tuple[str, ...] = ()
@@ -112,6 +115,7 @@ def _input_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of INPUTS; `function` gets the fields of SimulationSetup."""
     for option, entry in reversed(INPUTS.items()):
         settings: dict[str, Any] = {"default": entry.default, "help": entry.help, "only_with": entry.only_with}
+        settings |= {"type": Amount(entry.unit)} if entry.unit else {}
         function = dependent_option(option, entry.field, show_default=True, **settings)(function)
     return function
 
@@ -122,7 +126,7 @@ def _input_options(function: Callable[..., None]) -> Callable[..., None]:
     "--cluster", type=click.Choice(list(calc.CLUSTER_KINDS)), help="Draw what is not stated from published ranges."
 )
 @_input_options
-@click.option("--task", type=float, help="Time limit of a task, in hours (default: none).")
+@click.option("--task", type=HOURS, help="Time limit of a task (default: none).")
 @click.option("--guard/--no-guard", default=True, show_default=True, help="Simulate with the guard of opsctl.")
 @click.option(
     "--seeds", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Number of simulated trains."

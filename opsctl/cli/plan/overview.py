@@ -21,6 +21,7 @@ from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.options import SECONDS
 from opsctl.cli.output import write_file
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.model_source import PlannedModel, find_model
@@ -71,7 +72,7 @@ class _Overview:
 @click.option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
 @currency_option
 @failures_option
-@click.option("--save", type=float, help="Seconds of a save (default: 2 GB/s a node).")
+@click.option("--save", type=SECONDS, help="Duration of a save (default: 2 GB/s a node).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page with plots to this file.")
 @prints_estimate
 @click.pass_obj

@@ -21,6 +21,7 @@ from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.time_left import time_left
 from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.options import HOURS, MINUTES, SECONDS
 from opsctl.cli.output import complete_trains
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import currency_option, needed, recompute_option, size_options, takes_shape
@@ -54,7 +55,7 @@ model_option = partial(dependent_option, only_with=("--model", "--layers"))
 @model_option("--gpus", type=int, help="Number of GPUs that train.")
 @model_option("--gpu", help=GPU_HELP)
 @model_option("--batch", type=int, help="Global batch size, in samples per step.")
-@model_option("--seconds", type=float, help="Seconds per step; gives TFLOP/s.")
+@model_option("--seconds", type=SECONDS, help="Time of a step; gives TFLOP/s.")
 @model_option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
 @recompute_option
 @model_option("--tokens", type=float, help="Number of training tokens, in billions.")
@@ -62,9 +63,11 @@ model_option = partial(dependent_option, only_with=("--model", "--layers"))
 @currency_option
 @click.option("--train", shell_complete=complete_trains, help="Estimate when this train will finish.")
 @click.option("--log", type=click.Path(path_type=Path), help="Estimate from this log instead of --train.")
-@run_option("--task", "task_h", type=float, help="Time limit of a task in hours, for --train and --log.")
-@run_option("--start-up", "start_up_min", default=5.0, show_default=True, help="Minutes until a task trains.")
-@run_option("--wait", "waits_h", type=float, multiple=True, help="Hours that a task waited in the queue; repeatable.")
+@run_option("--task", "task_h", type=HOURS, help="Time limit of a task, for --train and --log.")
+@run_option(
+    "--start-up", "start_up_min", type=MINUTES, default=5.0, show_default=True, help="Time until a task trains."
+)
+@run_option("--wait", "waits_h", type=HOURS, multiple=True, help="Time that a task waited in the queue; repeatable.")
 @plot_option
 @prints_estimate
 @click.pass_obj

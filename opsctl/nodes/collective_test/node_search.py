@@ -87,9 +87,9 @@ def search(nodes: Sequence[str], test: Test) -> SearchResult:
     )
 
 
-def _fails(group: Group, test: Test, times: int = 2) -> bool:
-    """Return whether a group fails in `times` tests in a row. A test without a result counts as failed."""
-    return all(not test([group])[0] for _ in range(times))
+def _fails(group: Group, test: Test) -> bool:
+    """Return whether a group fails in two tests in a row. A test without a result counts as failed."""
+    return not test([group])[0] and not test([group])[0]
 
 
 def _halve(failing_group: Group, test: Test) -> _Halving:

@@ -122,6 +122,12 @@ def test_no_number_breaks_a_command(command: str) -> None:
             assert error is None or isinstance(error, InputError | SystemExit), (name, value, error)
 
 
+@pytest.mark.parametrize("words", ["--queue 8h --task 1200m", "--queue 480m --task 20", "--queue 8 --task 20h"])
+def test_durations_of_options_have_units_or_the_documented_one(words: str) -> None:
+    expected = plan("spares", "--nodes", "64", "--queue", "8", "--task", "20").output
+    assert plan("spares", "--nodes", "64", *words.split()).output == expected
+
+
 @pytest.mark.parametrize("value", BAD)
 def test_no_time_between_failures_breaks_the_plan(value: str) -> None:
     error = plan("checkpoint", "--model", "bloom", "--save", "40", "--mtbf", value).exception
