@@ -6,6 +6,7 @@ Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the w
 and has the attempt ended if `[watch] hang_cancels` is set.
 """
 
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,7 @@ from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
 from opsctl.guard.stop_request import StopKind
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import is_directory, list_entries
+from opsctl.state.files import list_names
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import Attempt
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
@@ -209,11 +210,15 @@ def make_quiet_ranks(journal: Journal, attempt: Attempt, rules: GuardSettings) -
 
 
 def read_marks(directory: Path) -> tuple[list[int], bool]:
-    """Return the ranks that are stopped, and whether all ranks are quiet. Marks of other users say nothing."""
+    """Return the ranks that are stopped, and whether all ranks are quiet.
+
+    A directory in which other users may have left marks says nothing. No mark is looked at by itself: there may be
+    thousands, and this is called every few seconds.
+    """
     try:
-        owner = directory.parent.stat().st_uid
-        entries = list_entries(directory, max_entries=MAX_MARKS) if is_directory(directory) else []
-        names = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_uid == owner]
+        owner, status = directory.parent.stat().st_uid, directory.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == owner and not status.st_mode & 0o022
+        names = list_names(directory, max_entries=MAX_MARKS) if is_own else []
     except OSError:
         return [], False
     found = [name.split("-") for name in names]

@@ -29,6 +29,16 @@ def test_marks_are_closed(tmp_path: Path) -> None:
     assert (tmp_path / "quiet" / "idle-0-1").stat().st_mode & 0o022 == 0
 
 
+def test_marks_in_a_directory_of_a_group_say_nothing(tmp_path: Path) -> None:
+    marks = tmp_path / "quiet"
+    marks.mkdir()
+    mark(marks, "stopped-0-1")
+    marks.chmod(0o755)
+    assert read_marks(marks) == ([0], True)
+    marks.chmod(0o775)
+    assert read_marks(marks) == ([], False)
+
+
 class TestMarksOfOthers:
     pytestmark = pytest.mark.root
 
