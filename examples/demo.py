@@ -1,7 +1,8 @@
 """`make demo`: a GPT on a private Slurm that survives the loss of a node and the time limit of its tasks.
 
-Needs only this checkout. All files are below build/demo. The sandbox is always removed at the end. A trial of a few
-steps measures the machine first: a slow one gets fewer processes, a smaller model, fewer steps and longer tasks.
+Tells what happens as a story. Needs only this checkout. All files are below build/demo. The sandbox is always removed
+at the end. A trial of a few steps measures the machine first: a slow one gets fewer processes, a smaller model, fewer
+steps and longer tasks.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ def prepare() -> None:
     run(shown, "opsctl.trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus"))
 
 
-def read_events(train: str, kind: type[E]) -> list[E]:
+def read_events(train: str, *kinds: type[E]) -> list[E]:
     journal = Journal(RunDir(HOME / "trains" / train), SystemClock())
-    return [event for event in journal.events() if isinstance(event, kind)]
+    return [event for event in journal.events() if isinstance(event, kinds)]
 
 
 def read_steps(train: str) -> list[Iteration]:
@@ -131,14 +132,15 @@ def choose(step_s: float, start_s: float) -> tuple[dict[str, Any], float]:
         changes = {f"trainer.model.{key}": value for key, value in SMALL_MODEL.items()}
     if start_s > SLOW_START_S:
         processes, start_s = 2, FEWER_START * start_s
-    work_s = max(WORK_S, 0.4 * start_s, 10 * step_s)  # a start may take longer than that of the trial
+    # A start may take longer than that of the trial: twice as long on a machine that has become busy.
+    work_s = max(WORK_S, min(1.5 * start_s, 25.0), 0.4 * start_s, 10 * step_s)
     every = max(2, round(SAVE_S / step_s))
     steps = round(1.5 * (every + work_s / step_s))
     model = "a smaller model" if changes else "the model"
     console.print(f"trial: {found}. So {processes} processes train {model} for {steps} steps and save every {every}.")
     changes |= {
         "slurm.processes_per_node": processes // 2,
-        "slurm.tasks": 12,
+        "slurm.tasks": 5,
         "trainer.steps": steps,
         "trainer.checkpoint.every": every,
         "trainer.optimizer.warmup_samples": 32 * max(1, steps // 15),
@@ -159,20 +161,64 @@ def crash_node(status: TrainStatus) -> bool:
     """Take the power from the first node of the train, if a task runs and has a checkpoint; return whether."""
     if not status.running or not status.progress or not status.progress.checkpoint_step:
         return False
+    console.rule("A node loses its power")
     opsctl("sandbox", "fault", NodeSet(status.running[0].nodes)[0], "crash", "--name", "demo")
+    console.print("Nobody tells opsctl. Ranks wait for ranks that are gone, until the guard and Slurm notice.")
     return True
+
+
+class Story:
+    """Tells of each attempt once where it begins, from which checkpoint, how it ended, and what was found."""
+
+    def __init__(self, train: str) -> None:
+        self.train = train
+        self.told = len(self._attempts())
+        """Events of attempts told so far, or of earlier launches."""
+        self.warned = False
+
+    def _attempts(self) -> list[AttemptStarted | AttemptFinalized]:
+        return read_events(self.train, AttemptStarted, AttemptFinalized)
+
+    def tell(self, status: TrainStatus) -> None:
+        saved = status.progress.checkpoint_step if status.progress else None
+        for event in self._attempts()[self.told :]:
+            self.told += 1
+            if isinstance(event, AttemptFinalized):
+                self._tell_end(event)
+            else:
+                whence = f", from the checkpoint at step {saved}" if saved else ""
+                console.print(f"  task {task_of(event.attempt)} begins on {event.nodes}{whence}", markup=False)
+        if status.alerts and not self.warned:
+            self.warned = True
+            console.rule("What a person is told")
+            opsctl("alerts", "list")
+
+    def _tell_end(self, attempt: AttemptFinalized) -> None:
+        console.print(f"  task {task_of(attempt.attempt)} ended: {attempt.outcome}", markup=False)
+        if attempt.outcome == "node-failed":
+            console.rule("What opsctl found, and did")
+            opsctl("why", self.train, "--task", task_of(attempt.attempt))
+
+
+def task_of(attempt: str) -> str:
+    """Return the number of the task of an attempt: "2" of "17_2.0"."""
+    return attempt.partition(".")[0].rpartition("_")[2]
 
 
 def follow(train: str, *, crashes: bool) -> str:
     """Show progress until the train ends, and crash a node on the way; return how it ended."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
-    watched, crashed, shown, changed = Train.find(train), not crashes, "", time.monotonic()
+    watched, crashed, shown, changed, story = Train.find(train), not crashes, "", time.monotonic(), Story(train)
+    printed = 0
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(train, status="", total=None)
         while time.monotonic() < changed + SILENCE_S:
             with contextlib.suppress(errors.WaitTimedOut):
-                return watched.wait(timeout_s=1, poll_s=1).state
+                ended = watched.wait(timeout_s=1, poll_s=1)
+                story.tell(ended)
+                return ended.state
             status = watched.status()
+            story.tell(status)
             progress, attempts = status.progress, ",".join(job.job for job in status.running or ())
             step, last = (progress.step, progress.last_step) if progress else (0, None)
             loss = f"{progress.loss:.3f}" if progress and progress.loss is not None else "not known yet"
@@ -180,8 +226,9 @@ def follow(train: str, *, crashes: bool) -> str:
             bar.update(task, completed=step, total=last, status=text)
             if text != shown:
                 shown, changed = text, time.monotonic()
-                if not console.is_terminal:
-                    print(f"  {text}", flush=True)
+                if not console.is_terminal and last and step >= printed + last / 8:
+                    printed = step
+                    print(f"  step {step} of {last}, loss {loss}", flush=True)
             crashed = crashed or crash_node(status)
     raise SystemExit(f"demo: nothing has changed for {SILENCE_S:.0f} s; look at {HOME / 'trains' / train / 'logs'}")
 
@@ -205,7 +252,7 @@ def attempts() -> list[AttemptFinalized]:
 
 def summary(took: float) -> None:
     steps = read_steps(TRAIN)
-    console.rule("summary")
+    console.rule("Summary")
     console.print(f"{steps[-1].step} steps over {len(attempts())} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
     for attempt in attempts():
@@ -215,7 +262,8 @@ def summary(took: float) -> None:
         console.print("The node was lost between two tasks, so no task was lost with it.")
     if "deadline" not in outcomes:
         console.print("The train was faster than the trial, so no task reached its time limit.")
-    console.print("\nEverything is in build/demo; build/demo/report.html is for a browser. Try it yourself:")
+    console.print("\nFor a browser: build/demo/pages/index.html, the page of all trains, and build/demo/report.html.")
+    console.print("Everything is in build/demo. Try it yourself:")
     for line in (
         "opsctl sandbox up --nodes 4",
         "opsctl launch examples/tiny-gpt.toml --dry-run",
@@ -230,14 +278,16 @@ def main() -> None:
     down = [sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"]
     subprocess.run(down, cwd=ROOT, capture_output=True, check=False)
     try:
+        console.rule("A private Slurm, and a trial that measures this machine")
         opsctl("sandbox", "up", "--name", "demo", "--nodes", "4", "--fast")
-        state = run_train(*choose(*run_trial()))
+        chosen = choose(*run_trial())
+        console.rule("A train of tasks with a time limit")
+        state = run_train(*chosen)
         opsctl("status", TRAIN)
-        for attempt in attempts():
-            if attempt.outcome == "node-failed":
-                opsctl("why", TRAIN, "--task", attempt.attempt.partition(".")[0].rpartition("_")[2])
+        console.rule("Where the time went")
         opsctl("report", TRAIN)
         opsctl("report", TRAIN, "--html", "build/demo/report.html")
+        opsctl("dash", "--static", "build/demo/pages")
     finally:
         opsctl("sandbox", "down", "--name", "demo")
     summary(time.monotonic() - started)
