@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -14,6 +14,7 @@ from opsctl.state.events import (
     Cancelled,
     Diagnosed,
     Event,
+    Excluded,
     ExclusionDecided,
     Held,
     HoldReleased,
@@ -62,7 +63,7 @@ def failures(run: RunDir, events: Sequence[Event], now: datetime, *, waiting: in
     `waiting` is the number of queued tasks; None if it is unknown. A hold that a person ended is a finding as well, so
     that its alert ends with what the person did.
     """
-    train, hold, taken = run.name, find_hold(events), _taken(events, now)
+    train, hold, taken = run.name, find_hold(events), find_exclusions(events, now)
     held = hold.event if hold and hold.end is None else None
     attempts = dict.fromkeys([*taken, *([held.attempt] if held else [])])
     findings = [_of(run, attempt, events, held, taken.get(attempt), waiting=waiting) for attempt in attempts]
@@ -96,8 +97,8 @@ def find_hold(events: Sequence[Event]) -> FailureHold | None:
 _ENDS = {Submitted: "launched", HoldReleased: "released", Held: "held_by_hand", Cancelled: "cancelled"}
 
 
-def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided]:
-    """Return the exclusion of every attempt whose nodes are still excluded.
+def find_exclusions(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided]:
+    """Return the exclusion, or the proposal of one, of every attempt whose nodes are still in question.
 
     Nodes that cannot be spared may end several attempts. They are reported under the first attempt.
     """
@@ -106,6 +107,8 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided
         if isinstance(event, ExclusionDecided) and event.until > now:
             first = exclusions[event.nodes][0] if event.nodes in exclusions else event.attempt
             exclusions[event.nodes] = (first, event)
+        elif isinstance(event, Excluded):
+            exclusions = {nodes: _by_hand(value, event.nodes) for nodes, value in exclusions.items()}
         elif isinstance(event, Readmitted):
             back = nodeset(event.nodes)
             exclusions = {nodes: value for nodes, value in exclusions.items() if not nodeset(nodes) & back}
@@ -114,6 +117,13 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, ExclusionDecided
         # A sick spare node and the end of the attempt are two failures.
         taken[f"{attempt}/{event.nodes}" if attempt in taken else attempt] = event
     return taken
+
+
+def _by_hand(decided: tuple[str, ExclusionDecided], nodes: str) -> tuple[str, ExclusionDecided]:
+    """Return a decision, as done if a person has excluded the nodes of the proposal."""
+    first, event = decided
+    is_done = event.proposed and nodeset(event.nodes) <= nodeset(nodes)
+    return (first, replace(event, excluded=True, proposed=False)) if is_done else decided
 
 
 def _of(

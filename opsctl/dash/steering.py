@@ -14,6 +14,7 @@ from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
+from opsctl.monitor.confirm_proposals import confirm_proposals, find_proposals
 from opsctl.settings.field_types import NAME
 from opsctl.state.files import parse_json
 from opsctl.state.journal import actor, replay
@@ -105,6 +106,17 @@ def _release(app: App, instruction: PageInstruction) -> str:
     return release_train(app, _find(app, instruction), "").text
 
 
+def _confirm(app: App, instruction: PageInstruction) -> str:
+    return "; ".join(confirm_proposals(app.arrays(_find(app, instruction)), app.node_care, instruction.why))
+
+
+def _plan_confirm(app: App, instruction: PageInstruction) -> PagePlan:
+    proposals = find_proposals(app.journal(_find(app, instruction)).events(), app.clock.now())
+    if not proposals:
+        raise InputError(f"opsctl proposes nothing for {instruction.train} any more", hint="load the page again")
+    return PagePlan(text=f"would {', '.join(proposals)}")
+
+
 def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
     run = _find(app, instruction)
     text, history = release_train(app, run, "", dry_run=True).text, replay(app.journal(run).events())
@@ -161,6 +173,7 @@ _FUNCTIONS: Mapping[str, tuple[Do, Plan | None]] = {
     "silence": (_silence, None),
     "hold": (_hold, _plan_hold),
     "release": (_release, _plan_release),
+    "confirm": (_confirm, _plan_confirm),
     "save": (_save, None),
     "queue": (_queue, _plan_queue),
     "rollback": (_roll_back, _plan_rollback),

@@ -13,6 +13,7 @@ from opsctl.dash.queue_end import find_queue_end
 from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Headline, Outlook, write_headline
 from opsctl.dash.train_reasons import NextStep, ShownRollback, explain
+from opsctl.monitor.confirm_proposals import find_proposals
 from opsctl.monitor.status import TrainStatus
 from opsctl.settings.loader import read_toml
 from opsctl.state.events import AttemptStarted, Event
@@ -98,6 +99,8 @@ def make_card(
         steps = (*steps, NextStep(text="Queue the missing tasks.", command=queue_end.command))
     share, step = describe_progress(status)
     node_count, gpus = read_size(run)
+    verbs = _list_verbs(status, rollback, is_ours=is_ours, is_short=bool(dry))
+    verbs += ["confirm"] if is_ours and not is_rolling and find_proposals(events, now) else []
     return TrainCard(
         name=status.train,
         state=status.state,
@@ -118,7 +121,7 @@ def make_card(
         marks=tuple([dry, *marks] if dry and not headline.is_queue_end else marks),
         nodes=nodes,
         last_nodes=_find_last_nodes(status, events) if status.state in STOPPED else (),
-        verbs=tuple(_list_verbs(status, rollback, is_ours=is_ours, is_short=bool(dry))),
+        verbs=tuple(verbs),
         missing_tasks=queue_end.missing if queue_end else 1,
         rollback=rollback,
     )

@@ -104,21 +104,6 @@ class Cause:
     """Name of the row that applies after a line of `near`."""
 
 
-UNEXPLAINED = Cause(
-    name="traceback",
-    pattern=re.compile(r"Traceback \(most recent call last\)|Fatal Python error"),
-    kind=CauseKind.UNKNOWN,
-    scope=Scope.RANK,
-    weight=Weight.DEATH,
-    says="an error that no known pattern matches",
-    advice="Read the traceback. A new row in opsctl/diagnosis/catalogue would name the error.",
-    source="",
-    sure=Confidence.POSSIBLE,
-    link="https://docs.python.org/3/library/exceptions.html",
-)
-"""The cause of a traceback that no row of the table matches."""
-
-
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
 """The tables of the catalogue in the order of their search, without `.toml`."""
 MAX_AROUND = 1000
@@ -126,6 +111,8 @@ MAX_AROUND = 1000
 OF_HARDWARE = frozenset({CauseKind.GPU, CauseKind.NODE})
 """Lines that deny a fault of these classes, or ask about one, are everyday output of checks and monitors."""
 OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NETWORK})
+"""Classes of the program, its settings and its surroundings."""
+OF_TRAINER = OF_PROGRAM | {CauseKind.NUMERIC}
 """Programs survive what they log as a warning of these classes. Hardware faults are logged as warnings as well."""
 
 
@@ -155,6 +142,10 @@ def _cause(row: dict[str, Any]) -> Cause:
     if "once_excluded" in row:
         parsed["advice"] = f"Exclude the node; {row['once_excluded']}"
     return Cause(**row | parsed)
+
+
+UNEXPLAINED = _cause(read_table("traceback"))
+"""The cause of a traceback that no row of the catalogue matches."""
 
 
 def find_row(name: str) -> Cause | None:
@@ -205,7 +196,7 @@ def _is_survived(cause: Cause, text: str) -> bool:
         return False
     if "NCCL INFO" in text:
         return cause.weight > Weight.ECHO
-    if cause.weight < Weight.ERROR or (cause.weight is Weight.CAUSE and cause.kind not in OF_PROGRAM):
+    if cause.weight < Weight.ERROR or (cause.weight is Weight.CAUSE and cause.kind not in OF_TRAINER):
         return False
     return find_level(text) is LineLevel.NOTICE
 

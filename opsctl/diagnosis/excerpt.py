@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from opsctl.diagnosis.causes import UNEXPLAINED, classify
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
@@ -53,9 +54,13 @@ def read_preceding(event: LogEvent, limit: int) -> list[str]:
 
 
 def read_between(event: LogEvent, end: int | None) -> list[str]:
-    """Return the lines of all speakers behind an event, without prefixes: up to an offset, and within 128 KiB."""
+    """Return the lines of all speakers behind an event, and every state of a progress bar, without prefixes.
+
+    Up to an offset, and within 128 KiB.
+    """
     lines = _read_around(replace(event, end=end))[1][1:]
-    return [split(line)[1].decode(errors="replace") for line in lines if line.strip()]
+    states = filter(bytes.strip, chain.from_iterable(line.split(b"\r") for line in lines))
+    return [split(state[:MAX_LINE_BYTES])[1].decode(errors="replace") for state in states]
 
 
 def read_following(event: LogEvent, limit: int) -> list[str]:

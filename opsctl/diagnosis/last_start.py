@@ -1,8 +1,8 @@
 """Find where the last run begins in a log to which several runs were appended, or in which a launcher starts again."""
 
-import re
-from itertools import islice
+from itertools import islice, pairwise
 
+from opsctl.base.tables import read_byte_patterns
 from opsctl.diagnosis.speakers import split
 
 HEAD_BYTES = 16 << 10
@@ -13,9 +13,7 @@ MIN_REPEATED_LINES = 3
 """Lines of the beginning that occur again where a run begins."""
 MAX_START_LINES = 60
 """Lines among which those of a beginning stand: ranks and programs write between them."""
-_VARYING = re.compile(rb"\d+|0x[0-9a-f]+|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|[A-Z][a-z]{2}(?= +#))\b")
-_OF_FAILURE = re.compile(rb"^\s|^Traceback|Error|Exception|\*{8}|={8}|-{8}|[Ww]arning")
-"""Lines of tracebacks, rulers and warnings: each rank writes these, and none begins a run."""
+_PATTERNS = read_byte_patterns("diagnosis/patterns.toml", "runs")
 
 
 def find_last_start(head: bytes, data: bytes, at: int) -> int:
@@ -38,13 +36,29 @@ def find_last_start(head: bytes, data: bytes, at: int) -> int:
     return last
 
 
+def find_last_process(data: bytes, at: int) -> int:
+    """Return where a program was started again behind its traceback, in a part of a log from offset `at` on.
+
+    One process at a time wrote the log: else, and for a single traceback, return 0.
+    """
+    if _PATTERNS["of_others"].search(data):
+        return 0
+    own = [
+        match
+        for match in _PATTERNS["traceback"].finditer(data)
+        if not _PATTERNS["part_of_failure"].match(match["above"] or b"")
+    ]
+    again = [before.end() for before, after in pairwise(own) if before["script"] == after["script"]]
+    return at + again[-1] if again else 0
+
+
 def _list_shapes(head: bytes) -> list[bytes]:
     """Return the shapes of the first lines that may begin a run. What each rank writes occurs once a rank."""
     lines = head[: head.rfind(b"\n") + 1].split(b"\n")
-    of_start = (line for line in lines if not _OF_FAILURE.search(line) and not split(line)[0].is_known)
+    of_start = (line for line in lines if not _PATTERNS["of_failure"].search(line) and not split(line)[0].is_known)
     return list(dict.fromkeys(islice(filter(None, map(_find_shape, of_start)), MAX_HEAD_LINES)))
 
 
 def _find_shape(line: bytes) -> bytes:
     """Return a line without the parts that differ between runs; empty for a line that says too little."""
-    return _VARYING.sub(b"#", line[:300].strip()) if len(line) >= MIN_SHAPE_CHARS else b""
+    return _PATTERNS["varying"].sub(b"#", line[:300].strip()) if len(line) >= MIN_SHAPE_CHARS else b""

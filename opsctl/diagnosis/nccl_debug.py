@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from opsctl.base.tables import read_patterns
 from opsctl.diagnosis.speakers import split
 
 MAX_NAMED = 8
@@ -17,24 +18,8 @@ MAX_LINE_BYTES = 4000
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Calls between two ranks, which the other ranks do not make."""
 
-_LINE = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>\d{1,3})\] (?P<rest>.*)")
-_ADDRESS = re.compile(r"NCCL INFO Bootstrap ?: Using (?:\[0\])?[^:\s]+:(?P<address>[^\s<]+)<")
-_RANK = re.compile(
-    r"comm (?P<comm>0x[\da-f]+) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7})(?:.* commId (?P<id>0x[\da-f]+))?"
-)
-_FAILED = (  # searched behind NCCL WARN
-    re.compile(r"[Cc]onnect(?: to)? (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
-    re.compile(r"Call to (?:recv|send|connect) (?:from|to) (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
-    re.compile(r"(?P<why>Connection closed by remote peer) (?P<peer>[^\s<]+)"),
-    re.compile(r"NET/IB.{0,3}Got completion from peer (?P<peer>[^\s<]+)<\d+> with (?P<why>(?:error|status=?) ?\d+)"),
-)
-_LARGE_NUMBER = re.compile(r"0x[\da-f]+|\d{4,}")
-_CALL = re.compile(
-    r"NCCL INFO (?P<name>[A-Z]\w+): opCount (?P<count>[\da-f]{1,16}) .*?\bcount (?P<elements>\d{1,19}) "
-    r"datatype (?P<type>\d{1,3}).* comm (?P<comm>0x[\da-f]+) \[nranks=(?P<size>\d{1,7})\]"
-)
-
-
+_PATTERNS = read_patterns("diagnosis/patterns.toml", "nccl")
+_FAILURES = read_patterns("diagnosis/patterns.toml", "nccl_failures")
 MORE_OUTPUT = "run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL for more output"
 
 
@@ -149,15 +134,15 @@ class _NcclReader:
     """Rank in the first communicator, by host and PID."""
 
     def read_line(self, text: str) -> None:
-        match = _LINE.search(text)
+        match = _PATTERNS["line"].search(text)
         if match is None:
             return
         host, rest = match["host"], match["rest"]
-        if call := _CALL.search(rest):
+        if call := _PATTERNS["call"].search(rest):
             self._add_call(match, call)
-        elif address := _ADDRESS.search(rest):
+        elif address := _PATTERNS["address"].search(rest):
             self.hosts[address["address"]] = host
-        elif rank := _RANK.search(rest):
+        elif rank := _PATTERNS["rank"].search(rest):
             self.members[host, match["pid"], rank["comm"]] = (int(rank["rank"]), rank["id"] or "")
             self.ranks.setdefault((host, match["pid"]), int(rank["rank"]))
         elif "NCCL WARN" in rest:
@@ -165,11 +150,11 @@ class _NcclReader:
 
     def _add_warning(self, speaker: NcclRank, rest: str) -> None:
         warning = rest.partition("NCCL WARN ")[2]
-        failure = next(filter(None, (pattern.search(warning) for pattern in _FAILED)), None)
+        failure = next(filter(None, (pattern.search(warning) for pattern in _FAILURES.values())), None)
         if failure:
             self.failed[speaker.host, failure["peer"], failure["why"].strip()] += 1
             return
-        text = _LARGE_NUMBER.sub("#", warning)[:MAX_WARNING_CHARS]
+        text = _PATTERNS["large_number"].sub("#", warning)[:MAX_WARNING_CHARS]
         self.warnings[text] += 1
         self.speakers.setdefault(text, set()).add(speaker)
 

@@ -1,6 +1,5 @@
 """Find the root cause of an attempt's end: the first rank that failed, not the ranks that lost their connection."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +29,10 @@ from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
 from opsctl.diagnosis.weigh_event import (
     MESSAGE,
     MIN_ORDINARY_LINES,
+    PATTERNS,
     count_ordinary,
     goes_on,
+    is_only_printed,
     is_survived,
     is_uncaught,
     weigh,
@@ -43,17 +44,14 @@ MAX_CONTEXT_LINES = 8
 """Lines before an event that may change its cause."""
 MAX_QUOTE_CHARS = 200
 """Characters of a log line in the summary."""
-LAUNCHER = re.compile(
-    r'File "[^"]*(?:/bin/(?:torchrun|accelerate|deepspeed)|torch/distributed/(?:run|launch\w*|elastic/.*))"'
-)
-"""Lines of tracebacks of launchers, which report the end of a rank."""
 ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed"})
 """Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
+ENDS_BY_SLURM = frozenset({"time-limit", "preempted"})
+"""Ends for which Slurm names its own reason: a message alone does not outweigh them."""
 SUMMARY = "torchrun-summary"
 """The row of the catalogue for the title of the summary."""
 MAX_SUMMARY_LINES = 8
 """Lines below the title of the summary: time, host, rank, exit code, error file, traceback."""
-_SUMMARY_FIELD = re.compile(r"\s*(?P<name>host|rank)\s*: (?P<value>[\w.-]{1,255})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,7 @@ def find_root_cause(
         iteration=iteration,
         voices=_find_voices(events, culprit.node),
         also_on=_find_other_nodes(chosen, culprit.node, events),
-        sure=Confidence.POSSIBLE if goes_on(chosen) else cause.sure,
+        sure=Confidence.POSSIBLE if goes_on(chosen) or not _is_end(chosen, events) else cause.sure,
         link=cause.link,
     )
     return _compare_with_previous(before, diagnosis)
@@ -187,12 +185,21 @@ def _find_later(chosen: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
     """Return the failure behind which the program did not go on: a later one, if it went on behind `chosen`."""
     later = [event for event in events if event.path == chosen.path and event.offset > chosen.offset]
     following = _heaviest(later)
-    least = (Weight.DEATH, 3) if chosen.cause.kind in OF_PROGRAM else (Weight.ERROR, 0)
-    if following is None or weigh(following) < min(weigh(chosen), least):
+    if following is None or following.cause.kind is CauseKind.HANG:
         return chosen
-    if following.cause.kind is CauseKind.HANG or count_ordinary(chosen, following.offset) < MIN_ORDINARY_LINES:
+    ordinary = count_ordinary(chosen, following.offset)
+    least = (Weight.DEATH, 3) if chosen.cause.kind in OF_PROGRAM else (Weight.ERROR, 0)
+    if ordinary >= 2 * MIN_ORDINARY_LINES and not is_only_printed(following):
+        least = (Weight.DEATH, 1)
+    if weigh(following) < min(weigh(chosen), least) or ordinary < MIN_ORDINARY_LINES:
         return chosen
     return _find_later(following, later)
+
+
+def _is_end(chosen: LogEvent, events: Sequence[LogEvent]) -> bool:
+    """Return whether a program ended by the chosen line, or ended at all: it may only have printed the line."""
+    ends = (event.cause.weight is Weight.DEATH or is_exception(event.text) for event in events)
+    return not is_only_printed(chosen) or any(ends)
 
 
 def _explains_end(event: LogEvent, end: LogEvent) -> bool:
@@ -204,7 +211,9 @@ def _explains_end(event: LogEvent, end: LogEvent) -> bool:
         return False
     if cause.kind is CauseKind.HANG:
         return True
-    return weigh(event) >= (Weight.DEATH, 0)
+    if end.cause.name in ENDS_BY_SLURM and is_only_printed(event):
+        return False
+    return weigh(event) >= (Weight.DEATH, 0) and not goes_on(event)
 
 
 def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
@@ -224,7 +233,7 @@ def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
     titles = [event for event in events if event.cause.name == SUMMARY]
     if len(titles) != 1:
         return None
-    matches = filter(None, map(_SUMMARY_FIELD.match, read_following(titles[0], MAX_SUMMARY_LINES)))
+    matches = filter(None, map(PATTERNS["summary_field"].match, read_following(titles[0], MAX_SUMMARY_LINES)))
     fields = {match["name"]: match["value"] for match in matches}
     rank = fields.get("rank", "")
     return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
@@ -235,7 +244,7 @@ def _is_echo(event: LogEvent) -> bool:
     if event.cause is not UNEXPLAINED:
         return False
     excerpt = collect_excerpt(event)
-    if any(LAUNCHER.search(line) for line in excerpt):
+    if any(PATTERNS["launcher"].search(line) for line in excerpt):
         return True
     cause = classify(excerpt[-1])
     return cause is not None and cause.weight is Weight.ECHO

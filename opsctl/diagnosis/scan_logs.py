@@ -13,7 +13,7 @@ from pathlib import Path
 
 from opsctl.base.errors import cannot_read
 from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Weight, causes, classify, read_table
-from opsctl.diagnosis.last_start import HEAD_BYTES, find_last_start
+from opsctl.diagnosis.last_start import HEAD_BYTES, find_last_process, find_last_start
 from opsctl.diagnosis.progress_marks import LastProgress, find_advance
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular
@@ -160,8 +160,9 @@ class _LogScanner:
         """Return where the last of several runs in the log begins; 0 for a log of one run."""
         at = max(self.begin, self.end - MAX_START_BYTES)
         head = os.pread(handle, min(HEAD_BYTES, self.end - self.begin), self.begin)
-        start = find_last_start(head, os.pread(handle, self.end - at, at), at - self.begin)
-        return start and self.begin + start
+        data = os.pread(handle, self.end - at, at)
+        start = find_last_start(head, data, at - self.begin)
+        return max(start and self.begin + start, find_last_process(data, at))
 
     def _find_events(self, at: int, chunk: bytes, boundary: int) -> None:
         """Add the events of a chunk behind a boundary. An earlier event of the same cause and speaker comes first."""

@@ -3,16 +3,10 @@
 import re
 from dataclasses import dataclass, replace
 
+from opsctl.base.tables import read_byte_patterns
 from opsctl.telemetry.logs.log_lines import LogLine, read_line
 
-_TORCH = re.compile(rb"\[Rank (\d{1,7})\]|\bRank (\d{1,7})\]")
-_TORCH_PREFIX = re.compile(rb" *\[rank(\d{1,7})\]: ?")
-_LOCAL = re.compile(rb"\[default(\d{1,3})\]: ?")
-_SRUN = re.compile(rb" *(\d{1,7}): ")
-_MPIRUN = re.compile(rb"\[\d+,(\d{1,7})\]<std(?:err|out)>: ?")
-_DETERMINED = re.compile(rb"\[[^\]]{10,40}\] \w{6,12} \[rank=(\d{1,7})\] \|\| ?")
-_OTHER = re.compile(rb"(?:std(?:err|out): |\((?:\w+ )?pid=\d+(?:, ip=[\w.:]+)?\) )+")
-_NCCL = re.compile(rb"([\w.-]+):\d+:\d+ \[(\d{1,2})\] (?=(?:\S+ )?NCCL )")
+_PREFIXES = read_byte_patterns("diagnosis/patterns.toml", "ranks")
 _INVISIBLE = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b"
     rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xa9]|\xd8\x9c|\xef\xbb\xbf"
@@ -55,14 +49,14 @@ def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes
     if b"\x1b" in line or not line.isascii():
         line = _INVISIBLE.sub(b"", line)
     speaker, text = _split_launcher(read_line(line), known)
-    if other := _OTHER.match(text):
+    if other := _PREFIXES["other"].match(text):
         text = text[other.end() :]
-    prefix = _TORCH_PREFIX.match(text)
+    prefix = _PREFIXES["torch_prefix"].match(text)
     if prefix:
         text = text[prefix.end() :]
-    if speaker.rank is None and (torch := prefix or _TORCH.search(text, 0, 300)):
+    if speaker.rank is None and (torch := prefix or _PREFIXES["torch"].search(text, 0, 300)):
         speaker = replace(speaker, rank=int(next(filter(None, torch.groups()))))
-    if nccl := _NCCL.search(text, 0, 300):
+    if nccl := _PREFIXES["nccl"].search(text, 0, 300):
         speaker = replace(speaker, node=speaker.node or nccl[1].decode(errors="replace"), gpu=nccl[2].decode())
     return speaker, text
 
@@ -72,9 +66,9 @@ def _split_launcher(log_line: LogLine, known: Speaker) -> tuple[Speaker, bytes]:
     text = log_line.text
     if log_line.rank is not None and log_line.node:
         return Speaker(node=log_line.node, rank=log_line.rank), text
-    if local := _LOCAL.match(text):
+    if local := _PREFIXES["local"].match(text):
         return replace(known, gpu=local[1].decode()), text[local.end() :]
-    numbers = (prefix.match(text) for prefix in (_SRUN, _MPIRUN, _DETERMINED))
+    numbers = (prefix.match(text) for prefix in (_PREFIXES["srun"], _PREFIXES["mpirun"], _PREFIXES["determined"]))
     if number := next(filter(None, numbers), None):
         return replace(known, rank=int(number[1])), text[number.end() :]
     return known, text

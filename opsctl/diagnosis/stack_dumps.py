@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from ClusterShell.RangeSet import RangeSet
 
+from opsctl.base.tables import read_package_table, read_patterns
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 
 MAX_NAMED_NODES = 4
@@ -20,28 +20,12 @@ PTRACE = (
     "without ptrace use --signal, if the trainer handles USR2"
 )
 
-STOPPED = "stopped by a signal (T)"
 GONE = "gone"
-STATES = {
-    "T": STOPPED,
-    "t": "stopped by a debugger (t)",
-    "D": "hangs in the kernel (D)",
-    "Z": "a zombie (Z)",
-    "X": "dead (X)",
-    "R": "running (R)",
-    "S": "asleep (S)",
-    GONE: "the process is gone",
-}
-"""Descriptions of the kernel's process states."""
+STATES: dict[str, str] = read_package_table("diagnosis/patterns.toml")["states"]
+"""Descriptions of the kernel's process states, and of a process that is gone."""
 CANNOT_TRAIN = frozenset({"T", "t", "D", "Z", "X"})
 
-_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})(?: state (\w)(?: in (\w+))?$)?")
-_PROCESS = re.compile(r"Process (\d{1,10}): ")
-_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d{1,20})")
-_DUMP_START = re.compile(r"at \d+\.\d+$")
-_FAULTHANDLER = re.compile(r'  File "([^"]*)", line (\d{1,9}) in (.+)')
-_PYSPY = re.compile(r"    (\S.*?) \(([^()]+?)(?::(\d{1,9}))?\)$")
-_FORBIDDEN = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
+_PATTERNS = read_patterns("diagnosis/patterns.toml", "stacks")
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "wrapped_fn"})
 _FOREIGN = ("torch/", "threading.py", "concurrent/futures/", "selectors.py", "socket.py", "subprocess.py")
 """Files of libraries. A place names the line of the program that calls into these files."""
@@ -282,16 +266,16 @@ class _StackReader:
     current: dict[Speaker, _Process] = field(default_factory=dict)
 
     def read_line(self, speaker: Speaker, text: str) -> None:
-        if header := _HEADER.match(text):
+        if header := _PATTERNS["header"].match(text):
             node, rank, pid, state, function = header.groups(default="")
             function = function.removeprefix("0")  # "0": hidden from this user
             stack = Stack(node=node, rank=int(rank), pid=int(pid), state=state, kernel_function=function)
             self._begin(speaker, _Process(stack, is_from_py_spy=True))
-        elif name := _PROCESS.match(text):
+        elif name := _PATTERNS["process"].match(text):
             self._begin_named(speaker, int(name[1]))
-        elif _DUMP_START.match(text):
+        elif _PATTERNS["dump_start"].match(text):
             self._begin(speaker, _Process(Stack(node=speaker.node, rank=speaker.rank)))
-        elif thread := _THREAD.match(text):
+        elif thread := _PATTERNS["thread"].match(text):
             self._begin_thread(speaker, thread[1], is_main='"MainThread"' in text)
         elif speaker in self.current:
             self._read_frame(self.current[speaker], text)
@@ -300,7 +284,7 @@ class _StackReader:
         frame = _parse_frame(text) if process.threads else None
         if frame:
             process.threads[-1].frames.append(frame)
-        elif process.is_from_py_spy and _FORBIDDEN.search(text):
+        elif process.is_from_py_spy and _PATTERNS["forbidden"].search(text):
             process.stack = replace(process.stack, refused=True)
 
     def _begin(self, speaker: Speaker, process: _Process) -> None:
@@ -323,8 +307,8 @@ class _StackReader:
 
 
 def _parse_frame(text: str) -> Frame | None:
-    if match := _FAULTHANDLER.match(text):
+    if match := _PATTERNS["faulthandler"].match(text):
         return Frame(match[3], match[1], int(match[2]))
-    if match := _PYSPY.match(text):
+    if match := _PATTERNS["pyspy"].match(text):
         return Frame(match[1], match[2], int(match[3] or 0))
     return None

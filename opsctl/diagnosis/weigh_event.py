@@ -1,9 +1,9 @@
 """Weigh the events of a log: how much each explains, and whether the program survived it."""
 
-import re
-
+from opsctl.base.tables import read_package_table, read_patterns
 from opsctl.diagnosis.causes import (
     OF_PROGRAM,
+    OF_TRAINER,
     UNEXPLAINED,
     CauseKind,
     Confidence,
@@ -16,25 +16,15 @@ from opsctl.diagnosis.causes import (
 from opsctl.diagnosis.excerpt import read_between, read_preceding
 from opsctl.diagnosis.scan_logs import LogEvent
 
-PRINTED = re.compile(
-    r"^Exception ignored in|^--- Logging error ---|^Exception in thread .*(?:MsgRouter|ChkStop|NetStat)"
-)
-"""Lines above exceptions that Python prints and ignores."""
+PATTERNS = read_patterns("diagnosis/patterns.toml", "ends")
 MAX_TRACEBACK_LINES = 60
 MAX_END_LINES = 8
 """Lines at the end of a log among which a notice may be why a program ended without an error."""
 MIN_ORDINARY_LINES = 12
 """Ordinary lines behind a failure after which the program went on."""
-ENDING = re.compile(
-    r"^\s|^Traceback|^wandb: |NCCL INFO|^frame #|^Exception raised from|^During handling|[Ss]hutting down"
-)
-"""Lines of tracebacks, and of what libraries write while a program ends."""
-LITTLE = {"cannot-connect": 2, "rendezvous-timeout": 2, "infiniband": 2, "loss-nan": 1}
-"""How much echoes of ranks that did not reach another rank explain, and a loss that is NaN, among the ends."""
+_WEIGHTS: dict[str, dict[str, int]] = read_package_table("diagnosis/patterns.toml")["weights"]
 MESSAGE = (Weight.ERROR, 1)
 """The weight of a cause that a program only prints."""
-DEATHS = {"child-failed": 0, "rank-exited": 0, "torchrun-summary": 0, "traceback": 0, "interrupted": 1, "killed": 5}
-"""How much an end explains among the ends without a reason: least an exit code, most a signal of the kernel."""
 
 
 def weigh(event: LogEvent) -> tuple[Weight, int]:
@@ -43,9 +33,9 @@ def weigh(event: LogEvent) -> tuple[Weight, int]:
     if cause.weight >= Weight.ERROR:
         return _weigh_error(event)
     if cause.weight is Weight.DEATH:
-        return Weight.DEATH, DEATHS.get(cause.name, 3)
-    if cause.name in LITTLE:
-        return Weight.DEATH, LITTLE[cause.name]
+        return Weight.DEATH, _WEIGHTS["deaths"].get(cause.name, 3)
+    if cause.name in _WEIGHTS["little"]:
+        return Weight.DEATH, _WEIGHTS["little"][cause.name]
     if event.peer and cause.weight is Weight.ECHO:
         return Weight.DEATH, 0
     return cause.weight, int(cause.kind is CauseKind.NUMERIC)
@@ -72,7 +62,7 @@ def is_uncaught(event: LogEvent) -> bool:
     if not is_raised and event.cause is not UNEXPLAINED:
         return True
     for line in reversed(read_preceding(event, MAX_TRACEBACK_LINES)):
-        if PRINTED.search(line):
+        if PATTERNS["printed"].search(line):
             return False
         if not line.startswith((" ", "\t")) and not line.startswith("Traceback"):
             return True
@@ -87,9 +77,14 @@ def is_survived(event: LogEvent) -> bool:
     return len(last) > MAX_END_LINES and not any(event.cause.pattern.search(line) for line in last)
 
 
+def is_only_printed(event: LogEvent) -> bool:
+    """Return whether a program printed the line, and neither raised it nor marked it as an error."""
+    return event.cause.kind in OF_TRAINER and find_level(event.text) is not LineLevel.FATAL
+
+
 def count_ordinary(event: LogEvent, end: int | None) -> int:
     """Return the lines from an event to an offset that belong to no failure, as a program that ended writes none."""
-    lines = [line for line in read_between(event, end) if not ENDING.search(line)]
+    lines = [line for line in read_between(event, end) if not PATTERNS["ending"].search(line)]
     return sum(1 for line in lines if find_level(line) is not LineLevel.FATAL and classify(line) is None)
 
 

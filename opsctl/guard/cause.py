@@ -32,7 +32,6 @@ from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_tom
 from opsctl.state.events import AttemptStarted, Diagnosed, Event
 from opsctl.state.files import is_writable_by_others
 from opsctl.state.journal import Journal, replay
-from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
@@ -315,17 +314,4 @@ def recall_diagnosis(event: Diagnosed) -> Diagnosis:
         evidence=event.evidence,
         advice=event.advice,
         attempt=event.attempt,
-    )
-
-
-def explain_diagnosis(diagnosis: Diagnosis) -> Reason:
-    """Return the diagnosis as a reason: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
-    return Reason(
-        kind=ReasonKind.DIAGNOSIS,
-        attempt=diagnosis.attempt,
-        cause_kind=diagnosis.kind.value,
-        cause=diagnosis.cause,
-        text=diagnosis.says,
-        node=diagnosis.node,
-        rank=diagnosis.rank,
     )

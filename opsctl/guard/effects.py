@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from opsctl.diagnosis import hang_cause
 from opsctl.guard.action import hold_if_stuck, list_recent_ends
-from opsctl.guard.cause import FoundCause, explain_diagnosis
+from opsctl.guard.cause import FoundCause
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
@@ -26,19 +26,9 @@ def carry_out(
     if ended.suspects and cause.diagnosis and care:
         # First of all effects: the next task may start at any moment, and would get the same nodes again.
         removed = care.remove_suspects(arrays, cause.diagnosis, ended.suspects, cause.verdicts)
-        arrays.note(
-            ExclusionDecided(
-                attempt=ended.attempt,
-                nodes=removed.nodes,
-                until=removed.until,
-                excluded=removed.is_excluded,
-                proposed=care.policy.exclude == "propose",
-                reason=explain_diagnosis(cause.diagnosis),
-                done=removed.done,
-            )
-        )
+        arrays.note(replace(removed, attempt=ended.attempt))
         ended = replace(ended, done=(*ended.done, *removed.done))
-        if not removed.is_excluded and ended.action is Action.EXCLUDE_NODES:
+        if not removed.excluded and ended.action is Action.EXCLUDE_NODES:
             ended = _without_exclusion(arrays, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
         ended = _without_exclusion(arrays, rules, ended)

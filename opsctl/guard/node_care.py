@@ -4,7 +4,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from opsctl.base.errors import InputError, OpsctlError, SlurmError, Unreachable
@@ -38,6 +38,8 @@ from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.slow_nodes import compare_nodes, read_times
 from opsctl.settings.health import HealthSettings, PolicySettings
 from opsctl.slurm.commands import Slurm
+from opsctl.state.events import ExclusionDecided
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import Attempt
 
 log = logging.getLogger(__name__)
@@ -45,22 +47,10 @@ Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
 """Builds the fan-out to nodes, from our running job on each node and the idle nodes."""
 LOST_STATES = frozenset({"DOWN", "NOT_RESPONDING"})
 """Words of Slurm for the state of a node that it has lost."""
+CONFIRM_CHECK_S = 60.0
+"""How long the check of the nodes of a confirmed proposal may take."""
 CHECK_SPARE_S = 5.0
-"""How much longer than its slowest section a node may take to answer; then the time for the verdicts."""
-SAVE_S = 2.0
-"""How long a start waits until the results are stored: the rest is written while the trainer starts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedNodes:
-    """What was done about suspect nodes."""
-
-    nodes: str
-    """A node list in Slurm's notation."""
-    until: datetime
-    is_excluded: bool
-    """Whether the nodes are excluded. If not, `done` says why."""
-    done: tuple[str, ...]
+"""How much longer than its slowest probe a node check may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +69,10 @@ class NodeCare:
     """How long a connection test tries to connect."""
 
     def check(self, slurm: Slurm, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0) -> tuple[Verdict, ...]:
-        """Return the verdicts on `nodes`; none if Slurm or the history cannot be read in time. Raises nothing.
-
-        A node that has not answered a little after `timeout_s` is unknown.
-        """
+        """Return the verdicts on `nodes`. A check that fails or exceeds `timeout_s` gives none. Raises nothing."""
         if not nodes:
             return ()
-        checked = Isolation[str, CheckedNodes](self.clock, timeout_s + 2 * CHECK_SPARE_S).run(
+        checked = Isolation[str, CheckedNodes](self.clock, timeout_s + CHECK_SPARE_S).run(
             {"nodes": lambda: self._make_checker(slurm, timeout_s).check(nodes, gpus=gpus)}
         )["nodes"]
         return () if isinstance(checked, Failed) else checked.verdicts
@@ -116,8 +103,6 @@ class NodeCare:
             clock=self.clock,
             busy=busy_by_node(nodes),
             slurm_kinds=_read_kinds(slurm),
-            answer_s=timeout_s + CHECK_SPARE_S,
-            save_s=SAVE_S,
         )
 
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
@@ -158,33 +143,60 @@ class NodeCare:
 
     def remove_suspects(
         self, arrays: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
-    ) -> RemovedNodes:
+    ) -> ExclusionDecided:
         """Exclude the suspects if enough nodes remain, and drain those whose check confirmed the fault.
 
         Idempotent. Raises Unreachable.
         """
-        nodes = arrays.slurm.nodes()
-        until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
-        text = fold(suspects)
-        if self.policy.exclude == "propose":
-            done = f"proposed to exclude {text}; to do it: opsctl release {arrays.run.name} --exclude {text}"
-            return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(done,))
         bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.node in suspects]
-        reasons = {node: _reason(diagnosis, bad, node) for node in suspects}
+        decided = ExclusionDecided(
+            attempt=diagnosis.attempt,
+            nodes=fold(suspects),
+            until=self.clock.now() + timedelta(hours=self.site.exclude_hours),
+            excluded=False,
+            reason=explain_diagnosis(diagnosis),
+            done=(),
+        )
+        return self._remove(arrays, decided, {node: _reason(diagnosis, bad, node) for node in suspects}, bad)
+
+    def confirm(self, arrays: TrainArrays, proposal: ExclusionDecided) -> ExclusionDecided:
+        """Exclude or drain the nodes of a proposal, after a new check of them. Raises Unreachable."""
+        care = replace(self, policy=self.policy.model_copy(update={"drain" if proposal.excluded else "exclude": "act"}))
+        nodes = expand_if_list(proposal.to_drain or proposal.nodes)
+        bad = [verdict for verdict in self.check(arrays.slurm, nodes, timeout_s=CONFIRM_CHECK_S) if verdict.is_bad]
+        until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
+        proposal = replace(proposal, proposed=False, to_drain="", until=until)
+        reasons = dict.fromkeys(nodes, format_reason(str(proposal.reason)))
+        reasons |= {verdict.node: render_reason(verdict) for verdict in bad if verdict.evidence}
+        return care._remove(arrays, proposal, reasons, bad)
+
+    def _remove(
+        self, arrays: TrainArrays, decided: ExclusionDecided, reasons: Mapping[str, str], bad: Sequence[Verdict]
+    ) -> ExclusionDecided:
+        nodes, suspects, text = arrays.slurm.nodes(), list(reasons), fold(reasons)
+        if self.policy.exclude == "propose" and not decided.excluded:
+            done = f"proposed to exclude {text}; to do it: opsctl release {arrays.run.name} --exclude {text}"
+            return replace(decided, proposed=True, done=(done,))
         try:
             self.exclusions.check_daily_limit(suspects, self.site.exclude_per_day)
             needed, out = count_needed_nodes(arrays), self.out_of_service(nodes, suspects)
             arrays.check_spare(text, needed=needed, out=out)
             problem = self._keep_exclusions(reasons)
-            arrays.exclude(text, needed=needed, until=until, out=out)
+            arrays.exclude(text, needed=needed, until=decided.until, out=out)
         except Unreachable:
             raise
         except (InputError, SlurmError) as error:
-            return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(f"{text} was not excluded: {error}",))
-        lines = [f"excluded {text} for queued tasks and later launches, until {until:%Y-%m-%d %H:%M} UTC"]
+            return replace(decided, done=(f"{text} was not excluded: {error}",))
+        lines = [f"excluded {text} for queued tasks and later launches, until {decided.until:%Y-%m-%d %H:%M} UTC"]
         lines += [f"{text} is not excluded for later launches: {problem}"] if problem else []
-        lines += self._drain(arrays.slurm, nodes, bad, suspects, reasons)
-        return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
+        ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
+        plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
+        if self.policy.drain == "propose" and plan.steps:
+            to_drain = fold(step.node for step in plan.steps)
+            lines.append(f"proposed to drain; to do it: opsctl drain-bad-nodes {to_drain}")
+            return replace(decided, excluded=True, to_drain=to_drain, done=tuple(lines))
+        lines += self._drain(arrays.slurm, nodes, plan, reasons)
+        return replace(decided, excluded=True, done=tuple(lines))
 
     def _keep_exclusions(self, reasons: Mapping[str, str]) -> str:
         """Exclude nodes for later launches; return why they are not. Raises InputError beyond the limit of a day."""
@@ -201,28 +213,17 @@ class NodeCare:
         """Return the nodes, other than suspects, on which no job can start now."""
         return frozenset(node.name for node in nodes if is_out(node)) - set(suspects)
 
-    def _drain(
-        self,
-        slurm: Slurm,
-        nodes: Sequence[Node],
-        bad: Sequence[Verdict],
-        suspects: Sequence[str],
-        reasons: Mapping[str, str],
-    ) -> list[str]:
+    def _drain(self, slurm: Slurm, nodes: Sequence[Node], plan: NodePlan, reasons: Mapping[str, str]) -> list[str]:
         quarantine = Quarantine(
             slurm=slurm, history=self.history, exclusions=self.exclusions, site=self.site, all_arrays=()
         )
-        ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
-        plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
-        if self.policy.drain == "propose" and plan.steps:
-            return [f"proposed to drain; to do it: opsctl drain-bad-nodes {fold(step.node for step in plan.steps)}"]
         actions = quarantine.drain(plan)
         drained = [action for action in actions if action.action == "drained"]
         left = [action for action in actions if action.action == "left"]
         lines = [f"drained {action.node}: {action.why}" for action in drained]
         lines += [f"did not drain {skipped.node}: {skipped.why}" for skipped in plan.left]
         lines += [f"did not drain {action.node}: {action.why}" for action in left]
-        remaining = set(suspects) - {action.node for action in drained}
+        remaining = set(reasons) - {action.node for action in drained}
         in_service = [node for node in nodes if node.name in remaining and not is_out(node)]
         if in_service:
             lines.append(self._report(in_service, reasons))
@@ -270,6 +271,19 @@ def resolve_nodes(names: Sequence[str], allocated: str, nodes: Sequence[Node]) -
     aliases |= {node.name: node.name for node in nodes if node.name in own}
     found = (aliases.get(name) or aliases.get(name.partition(".")[0], "") for name in names)
     return tuple(dict.fromkeys(filter(None, found)))
+
+
+def explain_diagnosis(diagnosis: Diagnosis) -> Reason:
+    """Return the diagnosis as a reason: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
+    return Reason(
+        kind=ReasonKind.DIAGNOSIS,
+        attempt=diagnosis.attempt,
+        cause_kind=diagnosis.kind.value,
+        cause=diagnosis.cause,
+        text=diagnosis.says,
+        node=diagnosis.node,
+        rank=diagnosis.rank,
+    )
 
 
 def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:

@@ -8,8 +8,8 @@ from opsctl.base.errors import InputError
 from opsctl.base.nodesets import fold
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.cause import explain_diagnosis, to_event
-from opsctl.guard.node_care import NodeCare
+from opsctl.guard.cause import to_event
+from opsctl.guard.node_care import NodeCare, explain_diagnosis
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import compute_cap
 from opsctl.nodes.health.node_state import Health, Verdict

@@ -3,12 +3,14 @@
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from opsctl.base.model import JobState
+from opsctl.base.tables import read_package_table
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.settings.loader import OnExit0
-from opsctl.trainer.contract import StopReason, TrainerStop
+from opsctl.trainer.contract import StopReason
 
 SIGNALLED_CODES = frozenset(
     128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
@@ -84,46 +86,26 @@ def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
     return Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"
 
 
-_REASONS = {
-    TrainerStop.FINISHED: Outcome.FINISHED,
-    TrainerStop.KILL: Outcome.KILLED,
-    TrainerStop.PAUSE: Outcome.PAUSED,
-    TrainerStop.DEADLINE: Outcome.DEADLINE,
-    TrainerStop.MEMORY: Outcome.CRASHED,
-    TrainerStop.NAN: Outcome.CRASHED,
-}
-_REQUESTS = {
-    StopKind.REFUSED: Outcome.REFUSED,
-    StopKind.SKIPPED: Outcome.SKIPPED,
-    StopKind.NODE_REFUSED: Outcome.NODE_REFUSED,
-    StopKind.KILL: Outcome.KILLED,
-    StopKind.PAUSE: Outcome.PAUSED,
-    StopKind.HUNG: Outcome.HUNG,
-    StopKind.RESTART: Outcome.RESTARTED,
-}
-_STATES = {
-    JobState.TIMEOUT: Outcome.TIMED_OUT,
-    JobState.DEADLINE: Outcome.TIMED_OUT,
-    JobState.NODE_FAIL: Outcome.NODE_FAILED,
-    JobState.BOOT_FAIL: Outcome.NODE_FAILED,
-    JobState.CANCELLED: Outcome.CANCELLED,
-    JobState.REVOKED: Outcome.CANCELLED,
-    JobState.PREEMPTED: Outcome.PREEMPTED,
-    JobState.OUT_OF_MEMORY: Outcome.CRASHED,
-    JobState.FAILED: Outcome.CRASHED,
-    JobState.COMPLETED: Outcome.EXITED,
-}
+def _find(reporter: str, word: str) -> Outcome | None:
+    """Return the outcome that outcomes.toml names for a word of the trainer, the stop request or Slurm."""
+    name = read_outcomes()[reporter].get(word)
+    return Outcome(name) if name else None
+
+
+@cache
+def read_outcomes() -> dict[str, dict[str, str]]:
+    return read_package_table("guard/outcomes.toml")
 
 
 def _by_trainer(evidence: Evidence) -> tuple[Outcome, str] | None:
-    if evidence.stop is None or (outcome := _REASONS.get(evidence.stop.reason)) is None:
+    if evidence.stop is None or (outcome := _find("trainer", evidence.stop.reason)) is None:
         return None
     detail = f": {evidence.stop.detail}" if evidence.stop.detail else ""
     return outcome, f"the trainer stopped at step {evidence.stop.step} ({evidence.stop.reason.value}){detail}"
 
 
 def _by_request(evidence: Evidence) -> tuple[Outcome, str] | None:
-    if evidence.request and (outcome := _REQUESTS.get(evidence.request.reason)):
+    if evidence.request and (outcome := _find("request", evidence.request.reason)):
         return outcome, evidence.request.why
     return _stopped(evidence) if evidence.stop else None
 
@@ -205,7 +187,7 @@ def _by_lost_nodes(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
-    outcome = _STATES.get(evidence.state)
+    outcome = _find("slurm", evidence.state)
     if outcome is None or (outcome is Outcome.CRASHED and evidence.code is not None):
         return None
     return outcome, f"Slurm reports {evidence.state.value}"

@@ -16,7 +16,6 @@ from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.allocation import CHOSEN, list_allocated
 from opsctl.slurm.job_environment import own_job
-from opsctl.state.events import ExclusionDecided
 from opsctl.state.run_dir import Attempt
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class SpareWatch:
         Raises OpsctlError.
         """
         spares, gpus = self.list_spares(), config.slurm.gpus_per_node
-        from opsctl.guard.cause import explain_diagnosis  # noqa: PLC0415 (beside the body)
         from opsctl.guard.node_check import list_faulty, make_diagnosis  # noqa: PLC0415 (as above)
 
         care, slurm = self.make_care(), self.arrays.slurm
@@ -109,14 +107,5 @@ class SpareWatch:
         nodes, diagnosis = [verdict.node for verdict in faulty], make_diagnosis(self.attempt, faulty)
         self.unusable |= set(nodes)
         log.warning("spare node not used: %s: %s", ", ".join(nodes), diagnosis.says)
-        removed = care.remove_suspects(self.arrays, diagnosis, nodes, faulty)
-        decided = ExclusionDecided(
-            attempt=self.attempt.name,
-            nodes=removed.nodes,
-            until=removed.until,
-            excluded=removed.is_excluded,
-            reason=explain_diagnosis(diagnosis),
-            done=removed.done,
-        )
-        self.arrays.note(decided)
+        self.arrays.note(care.remove_suspects(self.arrays, diagnosis, nodes, faulty))
         self.notify()

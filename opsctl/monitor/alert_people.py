@@ -79,7 +79,7 @@ class AlertPeople:
                 raise InputError(f"no train {train!r}")
             return self.services.arrays(run)
 
-        lines, failures = self.answers.apply(self.services.alerting, find_chain)
+        lines, failures = self.answers.apply(self.services.alerting, find_chain, self.services.node_care)
         problems.lines += failures
         for line in lines:
             log.info("answer: %s", line)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
@@ -18,8 +18,10 @@ from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Level
 from opsctl.base.units import format_duration
+from opsctl.guard.node_care import NodeCare
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays
+from opsctl.monitor.confirm_proposals import confirm_proposals
 from opsctl.state import switches
 from opsctl.state.events import RequestDone
 from opsctl.state.lease import lease
@@ -30,21 +32,25 @@ from opsctl.state.switches import Switch
 MAX_QUOTED_CHARS = 200
 NOT_UNDERSTOOD = f"not understood, nothing done; write alone on the first line: {FORMS}"
 NOT_OPEN = "the alert is no longer open: nothing done"
+FAILURES = "failures/"
+"""Start of the keys of alerts in which opsctl may propose something."""
 _MENTIONS = re.compile(r"\s*(?:<@(\w+)(?:\|[^>]*)?>[\s:,]*)")
 
 FindChain = Callable[[str], TrainArrays]
 """Returns the arrays of a train by name. Raises InputError."""
 
 
-def apply_answers(alerting: Alerting, answers: Sequence[RawAnswer], find_chain: FindChain) -> list[str]:
+def apply_answers(
+    alerting: Alerting, answers: Sequence[RawAnswer], find_chain: FindChain, care: NodeCare | None = None
+) -> list[str]:
     """Do what listed people ask for, once for each answer; journal and confirm. Return a sentence for each.
 
-    An answer that is interrupted is handled again by the next cycle.
+    An answer that is interrupted is handled again by the next cycle. Without `care`, nobody can confirm a proposal.
     """
     memory = answer_memory.load(alerting.site)
     handled = set(memory.handled)
     new = {_name(answer): answer for answer in answers if _name(answer) not in handled}
-    work = _Answers(alerting=alerting, memory=memory, find_chain=find_chain)
+    work = _Answers(alerting=alerting, memory=memory, find_chain=find_chain, care=care)
     done: list[str] = []
     for name, answer in new.items():
         done += work.handle(answer)
@@ -66,6 +72,7 @@ class _Answers:
     alerting: Alerting
     memory: AnswerMemory
     find_chain: FindChain
+    care: NodeCare | None
     unclear: dict[tuple[str, str], tuple[RawAnswer, str]] = field(default_factory=dict)
     """By channel and message: the last text that was not understood, and the person who wrote it."""
 
@@ -114,7 +121,8 @@ class _Answers:
             return list(dict.fromkeys(results)) or [NOT_OPEN]
         trains = {entry.finding.train for entry in entries if entry.finding and entry.finding.train}
         if instruction.verb is AnswerVerb.CONFIRM:
-            return self._confirm(trains or set(self.memory.waiting), by)
+            proposing = {entry.finding.train for entry in entries if entry.finding and entry.key.startswith(FAILURES)}
+            return self._confirm(trains or set(self.memory.waiting), proposing, by)
         if instruction.train and not self._exists(instruction.train):
             return []
         trains = {instruction.train} if instruction.train else trains
@@ -143,14 +151,26 @@ class _Answers:
             return False
         return True
 
-    def _confirm(self, trains: Iterable[str], by: str) -> list[str]:
+    def _confirm(self, trains: Iterable[str], proposing: Collection[str], by: str) -> list[str]:
+        """Do what waits for a second answer, else what opsctl proposes in the answered alert."""
         steps = self.memory.take_waiting(trains, self.now)
         results = []
         for train, step in steps.items():
             instruction = Instruction(verb=step.verb, train=train, reason=step.reason)
             people = step.by if step.by == by else f"{step.by}, confirmed by {by}"
             results.append(self._steer(train, instruction, people, is_confirmed=True))
+        for train in set(proposing) - set(steps):
+            results += self._confirm_proposals(train, by)
         return results or ["nothing waits for a second answer: nothing done"]
+
+    def _confirm_proposals(self, train: str, by: str) -> list[str]:
+        try:
+            arrays = self.find_chain(train)
+            if self.care is None or not may_act(arrays.run):
+                return [f"{train} belongs to another user: nothing done"]
+            return [f"{train}: {done}" for done in confirm_proposals(arrays, self.care, by)]
+        except OpsctlError as error:
+            return [f"confirm of {train} refused: {error.message}"]
 
     def _steer(self, train: str, instruction: Instruction, by: str, *, is_confirmed: bool) -> str:
         """Hold or release the train if this is the second answer, or a button; else wait for the second answer."""

@@ -11,6 +11,7 @@ from opsctl.alerts.answer import RawAnswer
 from opsctl.alerts.dispatch import Alerting
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Level
+from opsctl.guard.node_care import NodeCare
 from opsctl.monitor.apply_answers import FindChain, apply_answers
 from opsctl.settings.alert_channels import AppriseTable, EmailTable, NtfyTable, SlackTable
 
@@ -38,11 +39,13 @@ class AnswerPoller:
                 self._threads[channel] = thread
                 thread.start()
 
-    def apply(self, alerting: Alerting, find_chain: FindChain) -> tuple[list[str], list[str]]:
+    def apply(
+        self, alerting: Alerting, find_chain: FindChain, care: NodeCare | None = None
+    ) -> tuple[list[str], list[str]]:
         """Do what the answers so far ask for; return sentences on what was done, and the failures."""
         answers, problems = self.take(WAIT_S)
         try:
-            return apply_answers(alerting, answers, find_chain), problems
+            return apply_answers(alerting, answers, find_chain, care), problems
         except (OpsctlError, OSError) as error:
             return [], [*problems, f"answers: {error}"]
 

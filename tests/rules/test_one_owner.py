@@ -10,7 +10,7 @@ OWNERS = {
     r'"n_embed"': ("trainer/checkpoint/transformers.toml",),
     r'"H100": \d|^"?H100"? = \d|^tflops = \d': ("trainer/peak_tflops.toml",),
     r"CONTEXT_BYTES = ": ("trainer/footprint.py",),
-    r'"stopped by a debugger': ("opsctl/diagnosis/stack_dumps.py",),
+    r'"stopped by a debugger': ("opsctl/diagnosis/patterns.toml",),
 }
 """By what only its owners write: the owners. The page's server sends Retry-After; cron has a ledger of its own."""
 

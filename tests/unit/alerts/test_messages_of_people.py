@@ -17,7 +17,8 @@ from opsctl.alerts.channels import email, slack
 from opsctl.base.errors import InputError
 from opsctl.monitor.apply_answers import NOT_UNDERSTOOD, apply_answers
 from opsctl.settings.alerts import AlertSettings
-from tests.support.finalized_trains import make_train
+from opsctl.state.events import AttemptFinalized, RequestDone
+from tests.support.finalized_trains import make_node_care, make_train
 from tests.unit.alerts.conftest import World
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "answers"
@@ -46,11 +47,11 @@ def find_chain(world):
     return find
 
 
-def write(world, text, *, id="1", sender="U0ANNA", **more):
+def write(world, text, *, id="1", sender="U0ANNA", key="hang/gpt", care=None, **more):
     """Apply one answer to the open alert."""
-    alert = f"{world.ledger.levels()['hang/gpt'].incident}.1"
+    alert = f"{world.ledger.levels()[key].incident}.1"
     raw = RawAnswer(id=id, channel="team", message=alert, sender=sender, text=text, **more)
-    return apply_answers(world.alerting, [raw], find_chain(world))
+    return apply_answers(world.alerting, [raw], find_chain(world), care)
 
 
 def describe_effect(world, answers):
@@ -124,6 +125,20 @@ def test_second_answer_of_anybody_listed_confirms_a_hold(world):
         "anna by team: gpt: to release, answer confirm within 1h; nothing done yet",
         "anna by team: gpt: released 12",
     ]
+
+
+def test_one_answer_to_the_alert_of_a_proposal_confirms_it(world):
+    why = {"outcome": "crashed", "action": "propose-hold", "why": "3 attempts"}
+    world.train.arrays.note(AttemptFinalized(attempt="12_1.0", **why))
+    world.record("C", key="failures/gpt/12_1.0")
+    answer = {"key": "failures/gpt/12_1.0", "care": make_node_care(world.train)}
+    assert "nothing waits" in write(world, "confirm", care=answer["care"])[0]
+    assert write(world, "confirm", id="2", sender="U0STRANGER", **answer) == []
+    assert world.train.queue.rows[0].is_held is False
+    assert write(world, "confirm", id="3", **answer) == ["anna by team: gpt: held 12"]
+    assert "nothing waits" in write(world, "confirm", id="4", **answer)[0]
+    [confirmed] = [event for event in world.train.arrays.journal.events() if isinstance(event, RequestDone)]
+    assert (confirmed.verb, confirmed.by) == ("confirm", "anna by team")
 
 
 def test_first_answer_expires_and_another_replaces_it(world):

@@ -223,6 +223,15 @@ def test_hold_waits_for_a_confirmation(site: DashSite, actor: Visitor, monkeypat
     assert re.fullmatch(r"noon, \w+ by dash", str(held.reason))
 
 
+def test_a_proposal_waits_for_a_confirmation(site: DashSite, actor: Visitor) -> None:
+    assert "proposes nothing" in str(act(actor, verb="confirm", train="tr12"))
+    journal = Journal(site.run("tr12"), site.app.clock)
+    journal.append(AttemptFinalized(attempt="2_2.0", outcome="crashed", action="propose-hold", why="3 attempts"))
+    assert act(actor, verb="confirm", train="tr12")[1] == {"done": False, "text": "would hold the queued tasks"}
+    assert act(actor, verb="confirm", train="tr12", reason="yes", confirmed=True)[1]["text"] == "held 2"
+    assert site.slurm.held == ["2"]
+
+
 def test_release_repeats_what_the_hold_says(site: DashSite, actor: Visitor) -> None:
     assert act(actor, verb="release", train="tr12")[1]["text"] == "would release array 2"
     journal = Journal(site.run("tr12"), site.app.clock)

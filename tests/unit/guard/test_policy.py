@@ -1,14 +1,21 @@
 """What opsctl proposes instead of doing, as `[policy]` says, and what follows once a person confirms."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.base.findings import Level
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.end_record import Action, FinishedAttempt
 from opsctl.guard.finalize import finalize
+from opsctl.guard.node_care import NodeCare
+from opsctl.monitor.confirm_proposals import confirm_proposals, find_proposals
+from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.settings.health import PolicySettings
+from opsctl.state.events import ExclusionDecided, RequestDone
 from opsctl.state.reasons import as_written
 from opsctl.trainer.contract import TrainerStop
 from tests.support.finalized_trains import QueuedTrain, make_node_care
@@ -73,6 +80,74 @@ def test_a_proposed_exclusion_excludes_nothing(train: QueuedTrain) -> None:
     assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
     assert ended.done == ("proposed to exclude node001; to do it: opsctl release gpt --exclude node001",)
     assert list_open(train) == ["failures.proposes_exclusion"]
+
+
+def confirm(train: QueuedTrain, care: NodeCare) -> list[str]:
+    return confirm_proposals(train.arrays, care, "anna by team: confirm")
+
+
+@pytest.mark.parametrize(
+    ("stop", "policy", "done"),
+    [
+        (None, PolicySettings(hold="propose"), ["held 12"]),
+        (TrainerStop.FINISHED, PolicySettings(cancel="propose"), ["cancelled 12"]),
+    ],
+)
+def test_a_person_confirms_a_step_once(
+    train: QueuedTrain, stop: TrainerStop | None, policy: PolicySettings, done: list[str]
+) -> None:
+    for number in (1,) if stop else (1, 2, 3):
+        end(train, number, stop=stop, **policy.model_dump(exclude_defaults=True))
+    care = replace(make_node_care(train), policy=policy)
+    assert confirm(train, care) == done
+    assert [event.by for event in train.arrays.journal.events() if isinstance(event, RequestDone)] == [
+        "anna by team: confirm"
+    ]
+    assert (list_open(train), confirm(train, care)) == ([], [])
+
+
+def test_a_person_confirms_an_exclusion(train: QueuedTrain) -> None:
+    train.queue.states["node001"] = "DOWN"
+    attempt = train.start_attempt(nodes="node[001-002]")
+    train.run.main_log.write_text("srun: error: Node failure on node001\n")
+    train.end_body(attempt, 1, after=3600)
+    care = replace(make_node_care(train), policy=PolicySettings(exclude="propose", drain="propose"))
+    finalize(train.arrays, train.rules, attempt, care=care)
+    [said, *_] = confirm(train, care)
+    assert said.startswith("excluded node001 for queued tasks and later launches")
+    assert [exclusion.node for exclusion in care.exclusions.now()] == ["node001"]
+    assert list_open(train) == []
+    assert confirm(train, care) == []
+
+
+def test_a_drain_waits_for_a_person(train: QueuedTrain) -> None:
+    care = replace(make_node_care(train), policy=PolicySettings(drain="propose"))
+    fault = CheckResult(check="ecc", severity=Severity.FAULTY, evidence="ECC errors: 3")
+    bad = Verdict(node="node001", health=Health.FAULTY, results=(fault,), at=train.clock.now(), by="ssh")
+    diagnosis = Diagnosis(kind=CauseKind.GPU, cause="gpu-ecc", says="ECC", node="node001", attempt="12_1.0")
+    decided = care.remove_suspects(train.arrays, diagnosis, ["node001"], [bad])
+    assert (decided.excluded, decided.to_drain, "drain" in train.queue.calls) == (True, "node001", False)
+    train.arrays.note(decided)
+    assert list(find_proposals(train.arrays.journal.events(), train.clock.now())) == ["drain node001"]
+    confirm(train, care)
+    assert find_proposals(train.arrays.journal.events(), train.clock.now()) == {}
+
+
+def test_a_person_who_excludes_by_hand_confirms_the_proposal(train: QueuedTrain) -> None:
+    train.arrays.note(
+        ExclusionDecided(
+            attempt="12_1.0",
+            nodes="node001",
+            until=train.clock.now() + timedelta(hours=1),
+            excluded=False,
+            reason=as_written("why"),
+            done=(),
+            proposed=True,
+        )
+    )
+    assert list_open(train) == ["failures.proposes_exclusion"]
+    train.arrays.exclude("node[001-002]", needed=1)
+    assert list_open(train) == []
 
 
 def test_two_attempts_that_end_at_once_keep_to_the_limit_of_a_day(train: QueuedTrain) -> None:
