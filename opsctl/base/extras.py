@@ -24,7 +24,6 @@ EXTRAS: dict[str, Extra] = {
     "alerts": Extra(("slack_sdk", "apprise"), "sending alerts by Slack or apprise"),
     "ssh": Extra(("paramiko",), "running commands on nodes by ssh"),
     "metrics": Extra(("prometheus_client",), "opsctl metrics"),
-    "plot": Extra(("matplotlib",), "opsctl plan --plot"),
     "dash": Extra(("starlette", "uvicorn"), "opsctl dash"),
     "top": Extra(("textual",), "opsctl top"),
     "mcp": Extra(("mcp",), "opsctl mcp"),

@@ -78,13 +78,6 @@ def speed(
     )
 
 
-def training_days(
-    *, billions: float, tokens_billions: float, gpus: int, tflops: float, recompute: bool = True
-) -> float:
-    """Return the days: 8·T·P / (n·X), 6 without recomputation (prequel of tr11, "Train time estimation")."""
-    return gpu_hours(billions=billions, tokens_billions=tokens_billions, tflops=tflops, recompute=recompute) / gpus / 24
-
-
 def gpu_hours(*, billions: float, tokens_billions: float, tflops: float, recompute: bool = True) -> float:
     """Return 8·T·P / X in hours of one GPU (prequel of tr11, "Allocated hours sufficiency check")."""
     return 2 * passes(recompute=recompute) * tokens_billions * billions * 1e6 / tflops / 3600

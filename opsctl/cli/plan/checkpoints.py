@@ -12,7 +12,7 @@ from opsctl.calc.argument_checks import negative, not_positive, not_share, refus
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import HOURS, MINUTES, SECONDS
-from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
+from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import failures_option, size_options
 
 
@@ -32,7 +32,6 @@ from opsctl.cli.plan.options import failures_option, size_options
 @click.option("--detect", type=MINUTES, default=0.0, show_default=True, help="Time until a failure is noticed.")
 @click.option("--interval", type=MINUTES, help="Time between saves, to compare.")
 @click.option("--step", type=SECONDS, help="Time of a step, to show intervals in steps.")
-@plot_option
 @prints_estimate
 def checkpoint(
     *,
@@ -75,9 +74,6 @@ def checkpoint(
     } | ({} if interval is None else {"yours": interval * 60})
     cost_at = partial(calc.cost, save_s=save_s, mtbf_s=mtbf_s, restart_s=restart * 60, detect_s=detect * 60)
     costs = {name: cost_at(interval_s=seconds) for name, seconds in intervals.items()}
-    longest = max(intervals.values())
-    curve = [cost_at(interval_s=longest * k / 40) for k in range(2, 121)]
-    lines = {"lost": curve, "proposed": list(costs.values())}
     return Estimate(
         data={
             "size_bytes": size,
@@ -89,13 +85,6 @@ def checkpoint(
             f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n",
             _list_costs(costs, size, step),
         ],
-        plot=Plot(
-            title=f"{save_s:.0f} s a save",
-            x="minutes between saves",
-            y="% of the time",
-            lines={name: [(cost.interval_s / 60, 100 * cost.total) for cost in line] for name, line in lines.items()},
-            dots=("proposed",),
-        ),
     )
 
 
@@ -120,7 +109,6 @@ def _list_costs(costs: dict[str, calc.Cost], size: float, step: float | None) ->
 @click.option("--interval", type=MINUTES, required=True, help="Time between saves.")
 @click.option("--free", type=float, required=True, help="Free space or remaining quota, in TB.")
 @click.option("--reliable", default=1.0, show_default=True, help="Share of the free space that is usable.")
-@plot_option
 @prints_estimate
 def storage(*, size: float, interval: float, free: float, reliable: float) -> Estimate:
     """Estimate how soon checkpoints fill a file system.
@@ -145,10 +133,4 @@ def storage(*, size: float, interval: float, free: float, reliable: float) -> Es
                 }
             )
         ],
-        plot=Plot(
-            title=f"{size:g} TB every {interval:g} min",
-            x="days",
-            y="TB",
-            lines={"checkpoints": [(0, 0), (days, daily * days)], "usable": [(0, usable), (days, usable)]},
-        ),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import click
@@ -18,14 +17,13 @@ from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.save_interval import renewal
-from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
+from opsctl.calc.simulation import CAUSES, SimulationSetup
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import DAYS, HOURS, Amount
-from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
+from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import failures_option
 
 INFLUENCE_SEEDS = 20
-MAX_PLOTTED_SPARES = 10_000
 
 
 @click.command()
@@ -35,7 +33,6 @@ MAX_PLOTTED_SPARES = 10_000
 @click.option("--confidence", default=0.99, show_default=True, help="Probability that the spares are enough.")
 @click.option("--queue", type=HOURS, default=0.0, show_default=True, help="Time in the queue after the loss of a node.")
 @click.option("--task", type=HOURS, default=20.0, show_default=True, help="Time limit of a task.")
-@plot_option
 @prints_estimate
 def spares(*, nodes: int, failures: float, repair: float, confidence: float, queue: float, task: float) -> Estimate:
     """Estimate failures per week and spare nodes needed.
@@ -54,8 +51,6 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, que
     expected = counts.out_at_once(nodes, failures, repair)
     spare_nodes = counts.spares(expected, confidence)
     per_week, mtbf_h = counts.failures_per_week(nodes, failures), counts.mtbf_hours(nodes, failures)
-    plotted = min(2 * spare_nodes + 4, MAX_PLOTTED_SPARES)
-    curve = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), plotted))]
     return Estimate(
         data={
             "failures_per_week": per_week,
@@ -75,12 +70,6 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, que
                 }
             )
         ],
-        plot=Plot(
-            title=f"{nodes} nodes",
-            x="spare nodes",
-            y="probability that they are enough",
-            lines={f"{expected:.1f} out on average": curve},
-        ),
     )
 
 
@@ -138,7 +127,6 @@ def _input_options(function: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Simulate changes that could help as well.",
 )
-@plot_option
 @prints_estimate
 def simulate(*, cluster: str | None, task: float | None, seeds: int, with_knobs: bool, **inputs: Any) -> Estimate:
     """Simulate months of a train in virtual time.
@@ -177,7 +165,6 @@ def simulate(*, cluster: str | None, task: float | None, seeds: int, with_knobs:
             "influences": influences,
         },
         shown=[_describe(setup, summary, exact), *_list_influences(influences), *_list_knobs(knobs)],
-        plot=_plot(outcomes),
     )
 
 
@@ -220,16 +207,6 @@ def closed_form(setup: SimulationSetup) -> float | None:
     down = setup.hangs * setup.notice_h + (0.0 if setup.guard else setup.queue_h)  # the guard keeps the nodes
     return renewal(
         mtbf_h=setup.mtbf_h, interval_h=setup.interval_h, save_h=setup.save_h, restart_h=setup.start_up_h, down_h=down
-    )
-
-
-def _plot(outcomes: list[SimulatedRun]) -> Plot:
-    shares = sorted(100 * outcome.share for outcome in outcomes)
-    return Plot(
-        title=f"{len(shares)} trains",
-        x="effective time in %",
-        y="% of the trains that do no better",
-        lines={"trains": [(share, 100 * (k + 1) / len(shares)) for k, share in enumerate(shares)]},
     )
 
 

@@ -15,7 +15,7 @@ from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.save_interval import size_bytes
 from opsctl.calc.topology_search import least_recomputed
-from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
+from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, one_head, takes_shape
 
 
@@ -66,7 +66,6 @@ def model(shape: ModelShape) -> Estimate:
 @layout_options
 @click.option("--embedding-slots", is_flag=True, help="Count embedding and output as one layer each.")
 @gpu_option
-@plot_option
 @prints_estimate
 def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **layout: Any) -> Estimate:
     """Estimate the GPU memory of every pipeline stage.
@@ -116,15 +115,6 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
             f"In 8 of 10 cases {low:.0f} to {high:.0f} GiB; recomputation: {topology.recompute}.",
             f"At 18 bytes a parameter and a quarter more for activations, {least} GPUs are the least.",
         ],
-        plot=Plot(
-            title=f"TP {topology.tp}, PP {topology.pp}, DP {topology.dp}",
-            x="stage",
-            y="GiB of one GPU",
-            lines={
-                "all": [(stage.stage, stage.gib) for stage in stages],
-                "states": [(stage.stage, stage.states / calc.GIB) for stage in stages],
-            },
-        ),
     )
 
 

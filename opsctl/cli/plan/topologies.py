@@ -15,7 +15,7 @@ from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
 from opsctl.cli.dependent_option import dependent_option
-from opsctl.cli.plan.estimate import Estimate, Plot, listing, plot_option, prints_estimate
+from opsctl.cli.plan.estimate import Estimate, listing, prints_estimate
 from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, one_head, takes_shape
 
 
@@ -44,7 +44,6 @@ from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, on
     help="Number of layouts to show.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show layouts that cannot run as well, with reasons.")
-@plot_option
 @prints_estimate
 def topology(
     shape: ModelShape,
@@ -94,13 +93,6 @@ def topology(
             _count(candidates),
             f"{cluster.gpu.name}, {cluster.network_gb_s:g} GB/s of network a node ({stated}).",
         ],
-        plot=Plot(
-            title=f"{cluster.gpus} {gpu}",
-            x="GiB of the fullest GPU",
-            y="seconds a step",
-            lines={"layouts that can run": [(candidate.memory_gib, candidate.seconds) for candidate in good]},
-            dots=("layouts that can run",),
-        ),
     )
 
 

@@ -23,7 +23,7 @@ from opsctl.calc.time_left import time_left
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import HOURS, MINUTES, SECONDS
 from opsctl.cli.output import complete_trains
-from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
+from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import currency_option, needed, recompute_option, size_options, takes_shape
 from opsctl.state.journal import replay
 from opsctl.telemetry.progress.iteration_lines import Iteration, recent_iterations
@@ -68,7 +68,6 @@ model_option = partial(dependent_option, only_with=("--model", "--layers"))
     "--start-up", "start_up_min", type=MINUTES, default=5.0, show_default=True, help="Time until a task trains."
 )
 @run_option("--wait", "waits_h", type=HOURS, multiple=True, help="Time that a task waited in the queue; repeatable.")
-@plot_option
 @prints_estimate
 @click.pass_obj
 def throughput(app: App, /, shape: ModelShape | None, **given: Any) -> Estimate:
@@ -82,7 +81,6 @@ def throughput(app: App, /, shape: ModelShape | None, **given: Any) -> Estimate:
     """
     _check(given)
     figures: dict[str, Any] = {}
-    plot = None
     if given["train"] or given["log"]:
         run = {name: given[name] for name in ("train", "log", "task_h", "start_up_min", "waits_h")}
         figures |= eta_of(app, **run)
@@ -104,13 +102,11 @@ def throughput(app: App, /, shape: ModelShape | None, **given: Any) -> Estimate:
             cost = None if given["price"] is None else hours * given["price"]
             figures |= {"days": hours / given["gpus"] / 24, "gpu_hours": hours, "cost": cost}
             figures |= {"currency": given["currency"]} if given["currency"] else {}
-            plot = _plot_days(gpus=given["gpus"], **training)
-    return Estimate(data=figures, shown=[_list_figures(figures)], plot=plot)
+    return Estimate(data=figures, shown=[_list_figures(figures)])
 
 
 def _check(given: dict[str, Any]) -> None:
     names = ("gpus", "batch", "seconds", "tflops", "tokens")
-    is_plotted = click.get_current_context().params["plot"]
     refuse(
         "throughput",
         [
@@ -119,7 +115,6 @@ def _check(given: dict[str, Any]) -> None:
             *not_positive(**{name: given[name] for name in names}, task=given["task_h"]),
             *negative(price=given["price"], start_up=given["start_up_min"], wait=min(given["waits_h"], default=0)),
             *(["--price needs --tokens"] if given["price"] and not given["tokens"] else []),
-            *(["--plot needs --tokens"] if is_plotted and not given["tokens"] else []),
             *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
             *([] if given["train"] or given["log"] else _missing(given)),
         ],
@@ -187,18 +182,6 @@ def eta_of(
     }
 
 
-def _plot_days(*, billions: float, tokens_billions: float, gpus: int, recompute: bool) -> Plot:
-    days = partial(
-        calc.training_days, billions=billions, tokens_billions=tokens_billions, gpus=gpus, recompute=recompute
-    )
-    return Plot(
-        title=f"{billions:.0f}B, {tokens_billions:g}B tokens, {gpus} GPUs",
-        x="TFLOP/s of each GPU",
-        y="days",
-        lines={"without pauses": [(tflops, days(tflops=tflops)) for tflops in range(20, 620, 10)]},
-    )
-
-
 def _list_figures(figures: dict[str, Any]) -> Table:
     rows = {
         LABELS.get(name, name.replace("_", " ")): _format(name, value)
@@ -234,7 +217,6 @@ def _format(name: str, value: Any) -> str:
     help="TFLOP/s of a GPU without waits (default: 75 % of --gpu).",
 )
 @recompute_option
-@plot_option
 @prints_estimate
 def network(
     *, billions: float, gpu: str | None, tflops: float | None, recompute: bool, gb_s: float, **figures: Any
@@ -252,8 +234,6 @@ def network(
     alone = 0.75 * accelerator(gpu or "").tflops if tflops is None else tflops
     traffic_of = partial(calc.traffic, billions=billions, gb_s=gb_s, tflops=alone, recompute=recompute, **figures)
     traffics = {zero: traffic_of(zero=zero) for zero in calc.TRANSMISSIONS}
-    widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
-    sending = {f"ZeRO-{zero}": [(width, traffics[zero].sent_gb / width) for width in widths] for zero in (1, 3)}
     rows = [
         [
             f"ZeRO-{zero}" if zero else "DDP",
@@ -272,10 +252,4 @@ def network(
             for zero, traffic in traffics.items()
         ],
         shown=[listing(columns, rows, left=("", "bound by"))],
-        plot=Plot(
-            title=f"{billions:.0f}B on {figures['gpus']} GPUs",
-            x="GB/s",
-            y="seconds a step",
-            lines=sending | {"compute": [(width, traffics[0].compute_s) for width in widths]},
-        ),
     )

@@ -17,7 +17,7 @@ LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 
 
 def test_200b_on_300b_tokens_take_105_82_days() -> None:
-    days = throughput.training_days(billions=200, tokens_billions=300, gpus=350, tflops=150)
+    days = throughput.gpu_hours(billions=200, tokens_billions=300, tflops=150) / 350 / 24
     assert days == pytest.approx(105.82, abs=0.005)
 
 
@@ -26,7 +26,7 @@ def test_105_82_days_are_888_888_89_gpu_hours() -> None:
 
 
 def test_400b_tokens_take_a_third_longer() -> None:
-    days = throughput.training_days(billions=200, tokens_billions=400, gpus=350, tflops=150)
+    days = throughput.gpu_hours(billions=200, tokens_billions=400, tflops=150) / 350 / 24
     assert days == pytest.approx(105.82 * 4 / 3, abs=0.01)
     assert round(95367 * 2048 * 2048 / 1e9) == 400
 
@@ -42,9 +42,9 @@ def test_log_lines_of_the_prequel_are_consistent() -> None:
 
 
 def test_half_the_peak_doubles_the_time() -> None:
-    week = throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=312)
+    week = throughput.gpu_hours(billions=10, tokens_billions=294.84, tflops=312) / 125 / 24
     assert week == pytest.approx(7, abs=0.001)
-    assert throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=156) == 2 * week
+    assert throughput.gpu_hours(billions=10, tokens_billions=294.84, tflops=156) / 125 / 24 == 2 * week
 
 
 def test_145m_samples_left_take_82_tasks_of_20_hours() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.support.cases import read_cases, read_table
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 COMMANDS = read_table(__file__, "commands")
-DRAWN = [command for command in COMMANDS if command not in ("model", "overview")]
 
 
 def plan(*words: str) -> Result:
@@ -42,43 +40,6 @@ def test_command_prints_a_table(command: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_prints_json(command: str) -> None:
     assert run_json(command, *COMMANDS[command])
-
-
-@pytest.mark.parametrize("command", DRAWN)
-def test_curve_is_drawn(command: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "curve.svg"
-    assert plan(command, *COMMANDS[command], "--plot", str(picture)).exit_code == 0
-    assert "<svg" in picture.read_text()
-
-
-def test_png_file_is_a_png(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    plan("spares", "--nodes", "48", "--plot", str(tmp_path / "a.png"))
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_file_must_be_png_or_svg() -> None:
-    error = plan("spares", "--nodes", "48", "--plot", "a.gif").exception
-    assert isinstance(error, InputError)
-    assert error.message == "--plot a.gif: needs to end in .png or .svg"
-
-
-def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if matplotlib were not installed
-    error = plan("spares", "--nodes", "48", "--plot", "a.png").exception
-    assert isinstance(error, OpsctlError)
-    assert (error.message, error.hint) == (
-        "matplotlib is not installed; opsctl plan --plot needs the extra [plot]",
-        "pip install 'opsctl-slurm[plot]'",
-    )
-
-
-def test_unwritable_picture_is_reported(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    error = plan("spares", "--nodes", "48", "--plot", str(tmp_path / "no/a.png")).exception
-    assert isinstance(error, OpsctlError)
-    assert "cannot be written: No such file or directory" in error.message
 
 
 def test_prequel_has_206b_parameters() -> None:
