@@ -39,6 +39,8 @@ _REMOVING = ".removing-"
 OFFLOADED = "OFFLOADED"
 _NAME = re.compile(r"step-(\d{7,})")
 _FORMAT = 1
+_OLD_SIZE = re.compile(r"(\d{1,18}) tokens, (\d{1,18}) samples")
+_OLD_STAGE = re.compile(r" x ([\d.e+:-]{1,400})(?: from sample (\d{1,18}))?")
 MAX_MARK_BYTES = 4096
 MAX_MANIFEST_BYTES = 64 << 20
 """Some 200 bytes for each of the files, of which a large run has some ten thousand."""
@@ -75,11 +77,13 @@ class DataOrder:
 
 
 def _read_data_order(data: Any) -> DataOrder | None:
-    """Return the recorded order; None if the manifest has none."""
-    if data is None:
-        return None
-    weights = tuple((int(start), tuple(map(float, shares))) for start, shares in data["weights"])
-    return DataOrder(sizes=tuple((int(tokens), int(samples)) for tokens, samples in data["sizes"]), weights=weights)
+    """Return the recorded order. Manifests of earlier versions have its description, or nothing."""
+    if isinstance(data, dict):
+        weights = tuple((int(start), tuple(map(float, shares))) for start, shares in data["weights"])
+        return DataOrder(sizes=tuple((int(tokens), int(samples)) for tokens, samples in data["sizes"]), weights=weights)
+    sizes = tuple((int(tokens), int(samples)) for tokens, samples in _OLD_SIZE.findall(data or ""))
+    stages = tuple((int(start or 0), tuple(map(float, w.split(":")))) for w, start in _OLD_STAGE.findall(data or ""))
+    return DataOrder(sizes=sizes, weights=stages) if sizes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,16 @@
 """The ledger's data as stored on disk."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from opsctl.base.findings import Finding, Level, Transition
-from opsctl.base.statements import Statement
+from opsctl.base.statements import QUOTE, Statement
 from opsctl.state.files import parse_json
 from opsctl.state.records import HEADER
 
@@ -138,7 +140,47 @@ def parse(text: str | bytes) -> LedgerState:
     fields = parse_json(text)
     if not isinstance(fields, dict):
         raise ValueError("the ledger is not a JSON object")
+    for entry in _dicts(fields.get("entries"), fields.get("pending")):
+        _upgrade(entry)
     return _STATE.validate_python(fields)
+
+
+def _dicts(entries: object, batches: object) -> Iterator[dict[str, Any]]:
+    """Yield what may hold a finding: ledger entries, transitions and what belongs to them."""
+    rows = list(entries.values()) if isinstance(entries, dict) else []
+    for batch in batches if isinstance(batches, list) else []:
+        rows += batch["changes"] if isinstance(batch, dict) and isinstance(batch.get("changes"), list) else []
+    for row in rows:
+        if isinstance(row, dict):
+            yield row
+            yield from (part for part in (row.get("finding"), row.get("transition")) if isinstance(part, dict))
+
+
+def _upgrade(fields: dict[str, Any]) -> None:
+    """Turn the texts of a file from before findings had values into quotes."""
+    if isinstance(fields.get("was"), str):
+        fields["was"] = _quote(fields["was"])
+    finding = fields.get("finding")
+    if isinstance(finding, dict) and "says" not in finding and "summary" in finding:
+        fields["finding"] = upgrade_finding(finding)
+
+
+def upgrade_finding(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a finding that was stored as texts."""
+    rest = {name: value for name, value in old.items() if name not in {"summary", "done", "remedy", "rollback"}}
+    return {
+        **rest,
+        "says": _quote(old["summary"], old.get("train", "")),
+        "actions": [_quote(line) for line in old.get("done", ())],
+        "fix": {"advice": _quote(old["remedy"])} if old.get("remedy") else {},
+        "roll_back": _quote(old["rollback"]) if old.get("rollback") else None,
+    }
+
+
+def _quote(text: str, train: str = "") -> dict[str, Any]:
+    """Return the statement of an old text, which names the train or not."""
+    names = {"train": train} if train and train in text else {}
+    return {"kind": QUOTE, "facts": {"text": text, **names}}
 
 
 def dump(state: LedgerState) -> str:

@@ -1,13 +1,10 @@
-"""Differences between versions of Slurm: since which version a feature exists, and the substitute in older versions.
+"""Differences between versions of Slurm. No other module compares version numbers.
 
-No other module compares version numbers. Each row has been observed with real binaries before and after the change; the
-exact versions are those of Slurm's release notes (docs/explanation/slurm-versions.md).
-Rows that opsctl does not use are removed.
+Each has been observed with real binaries before and after the change; the exact versions are those of Slurm's release
+notes (docs/explanation/slurm-versions.md).
 """
 
 import re
-from dataclasses import dataclass
-from enum import Enum
 
 Version = tuple[int, int]
 """Year and month of a release, such as (22, 5)."""
@@ -16,35 +13,9 @@ OLDEST: Version = (22, 5)
 NUMBER = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One feature that newer versions have."""
-
-    since: Version
-    new: str
-    old: str
-    """The substitute in older versions."""
-
-
-class Capability(Enum):
-    """The features on which opsctl depends."""
-
-    NO_CGROUPS = Change(since=(24, 5), new="CgroupPlugin=disabled", old="CgroupPlugin=cgroup/v1")
-    """slurmd starts on a machine without a cgroup hierarchy."""
-    METRICS = Change(
-        since=(25, 11),
-        new="trains: opsctl metrics; cluster: slurmctld on its own port, unless the site disabled the port",
-        old="trains: opsctl metrics; cluster: not available in this version of Slurm",
-    )
-    """Prometheus metrics."""
-
-    def is_in(self, version: Version) -> bool:
-        return version >= self.value.since
-
-    def choose(self, version: Version) -> str:
-        """Return the text for the version: the feature's or the substitute's."""
-        change: Change = self.value
-        return change.new if self.is_in(version) else change.old
+def choose_cgroup_plugin(version: Version) -> str:
+    """Return the line of cgroup.conf with which slurmd starts on a machine without a cgroup hierarchy."""
+    return "CgroupPlugin=disabled" if version >= (24, 5) else "CgroupPlugin=cgroup/v1"
 
 
 def parse_version(text: str) -> Version | None:

@@ -41,8 +41,8 @@ def find_foreign(run: RunDir) -> tuple[list[SaveDirectory], list[FoundCheckpoint
     settings = read_settings(run)
     if settings is None or run.trainer_config.exists():
         return [], []
-    log = read_log_signs(run.main_log, 0, settings.progress.pattern)
-    directories = find_directories(run, settings, logged=log.saved_paths)
+    logged = read_log_signs(run.main_log, 0, None).saved_paths
+    directories = find_directories(run, settings, logged=logged)
     found = list_checkpoints_in([directory.path for directory in directories], MAX_LISTED)
     found.sort(key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0, checkpoint.changed_ns))
     return directories, found

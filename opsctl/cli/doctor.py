@@ -13,7 +13,6 @@ import click
 from rich.text import Text
 
 from opsctl.app import App, build_unchecked
-from opsctl.base.capabilities import Capability, parse_version
 from opsctl.base.errors import MissingProgram, NotTrusted, OpsctlError
 from opsctl.base.extras import EXTRAS, install_command, is_installed
 from opsctl.base.units import format_duration, format_size
@@ -159,8 +158,6 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
         return
     yield DoctorRow("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
     yield DoctorRow("reader", "ok", reader)
-    if (version := parse_version(limits.version)) is not None:
-        yield DoctorRow("metrics", "ok", Capability.METRICS.choose(version))
     if limits.accounting:
         yield DoctorRow("accounting", "ok", "Slurm's accounting answers")
     else:

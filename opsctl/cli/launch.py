@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +21,17 @@ from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
 @click.option("--nice", type=int, help="Lower the priority of the job by this much.")
 @allow_option
 @app_json_and_dry_run
-def launch(app: App, /, file: Path, *, dry_run: bool, **options: Any) -> None:
+def launch(
+    app: App,
+    file: Path,
+    *,
+    after: str,
+    tasks: int | None,
+    exclude: str,
+    nice: int | None,
+    allow: tuple[str, ...],
+    dry_run: bool,
+) -> None:
     """Check, render and submit a train.
 
     Submits the train in FILE as one job array whose tasks run one after the other. After an interruption, launch
@@ -34,7 +43,8 @@ def launch(app: App, /, file: Path, *, dry_run: bool, **options: Any) -> None:
     opsctl launch tiny-gpt.toml --after 1234
     opsctl launch tiny-gpt.toml --allow batch
     """
-    planned = prepare_launch(app, file, LaunchOptions(**options), warn=print_on_stderr)
+    options = LaunchOptions(after=after, tasks=tasks, exclude=exclude, nice=nice, allow=allow)
+    planned = prepare_launch(app, file, options, warn=print_on_stderr)
     plan, run = planned.plan, planned.run
     if dry_run:
         head = f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}"

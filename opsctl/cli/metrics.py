@@ -13,15 +13,16 @@ from opsctl.cli.output import (
     app_and_json,
     complete_trains,
     print_json,
-    print_result,
     print_text,
     wants_json,
     write_file,
 )
 from opsctl.metrics.collect import effective, gather
-from opsctl.metrics.prometheus import EFFECTIVE_EVERY_S, FAMILIES, Fresh, exposition, listen, parse_address
+from opsctl.metrics.prometheus import EFFECTIVE_EVERY_S, Fresh, exposition, listen, parse_address
 from opsctl.state.run_dir import RunDir
 
+MAX_LOG_BYTES = 8 << 20
+"""Of a larger log, only a server reads the effective time, in a thread: 5 GB take minutes."""
 TEXTFILE_SUFFIX = ".prom"
 """Suffix of the files that node_exporter reads."""
 
@@ -41,22 +42,18 @@ TEXTFILE_SUFFIX = ".prom"
     metavar="127.0.0.1:PORT",
     help="Serve over HTTP until Ctrl-C.",
 )
-@click.option("--quick", is_flag=True, help="Skip the effective time, which needs whole logs.")
-@dependent_option(
-    "--list",
-    "lists",
-    not_with=("TRAIN", "--textfile", "--listen", "--quick"),
+@click.option(
+    "--quick",
     is_flag=True,
-    help="List the metrics with their descriptions.",
+    help="Skip the effective time, for which whole logs are read.",
 )
 @app_and_json
-def metrics(
-    app: App, trains: Sequence[str], *, textfile: Path | None, address: str | None, quick: bool, lists: bool
-) -> None:
+def metrics(app: App, trains: Sequence[str], *, textfile: Path | None, address: str | None, quick: bool) -> None:
     """Export metrics of all trains to Prometheus.
 
     Prints step, loss, speed, effective time, queue, outcomes, alerts and cron state of TRAINs, or of every train, in
-    the Prometheus text format.
+    the Prometheus text format. The effective time of a log above 8 MiB needs --listen. docs/reference/metrics.md lists
+    all metrics.
 
     \b
     opsctl metrics
@@ -66,13 +63,10 @@ def metrics(
     if textfile and not textfile.name.endswith(TEXTFILE_SUFFIX):
         raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {TEXTFILE_SUFFIX}")
     place = parse_address(address) if address else None
-    if lists:
-        _list()
-        return
     runs = [app.find(train) for train in trains]
     if place:
         _serve(app, runs, place, quick=quick)
-    metric_samples = [*gather(app, runs), *([] if quick else effective(app, runs))]
+    metric_samples = [*gather(app, runs), *([] if quick else effective(app, runs, MAX_LOG_BYTES))]
     if textfile:
         write_file(textfile, exposition(metric_samples))
     elif wants_json():
@@ -88,11 +82,3 @@ def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: b
     while True:
         registry.effective = () if quick else effective(app, runs)
         app.clock.sleep(EFFECTIVE_EVERY_S)
-
-
-def _list() -> None:
-    lines = []
-    for name, family in FAMILIES.items():
-        labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
-        lines.append(f"{name + labels:64} {family.help}")
-    print_result(FAMILIES, "\n".join(lines))

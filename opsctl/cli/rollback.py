@@ -64,6 +64,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
 @train_argument
 @click.option(
     "--to",
+    "step",
     metavar="STEP",
     type=click.IntRange(min=0),
     shell_complete=complete_steps,
@@ -71,6 +72,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
 )
 @click.option(
     "--skip-samples",
+    "skipped",
     metavar="A-B",
     multiple=True,
     callback=_check_ranges,
@@ -94,7 +96,17 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
 @allow_option
 @app_json_and_dry_run
 def rollback(
-    app: App, /, train: str, *, is_undo: bool, timeout: timedelta, reason: str, dry_run: bool, **chosen: Any
+    app: App,
+    train: str,
+    *,
+    step: int | None,
+    skipped: tuple[str, ...],
+    lr_scale: float | None,
+    is_undo: bool,
+    timeout: timedelta,
+    reason: str,
+    allow: tuple[str, ...],
+    dry_run: bool,
 ) -> None:
     """Go back to an earlier checkpoint of a train.
 
@@ -115,15 +127,15 @@ def rollback(
     opsctl rollback tiny-gpt --undo
     """
     run = app.find(train)
-    options = RollbackOptions(**chosen)
     if is_undo:
-        if options != RollbackOptions():
+        if step is not None or skipped or lr_scale is not None or allow:
             raise InputError(
                 "--undo cannot be combined with --to, --skip-samples, --lr-scale or --allow",
                 hint=f"opsctl rollback {run.name} --undo",
             )
         _undo(app, run, timeout, dry_run=dry_run)
         return
+    options = RollbackOptions(to=step, skip_samples=skipped, lr_scale=lr_scale, allow=allow)
 
     def announce(plan: RollbackPlan) -> None:
         if dry_run or not wants_json():

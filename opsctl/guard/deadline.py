@@ -3,6 +3,7 @@
 An administrator may move the end of a job, and the trainer plans its last save by this file.
 """
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -12,27 +13,30 @@ from datetime import UTC, datetime, timedelta
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock
 from opsctl.base.units import parse_slurm_minutes
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import read_toml
-from opsctl.slurm.commands import Slurm
 from opsctl.slurm.job_environment import own_end
 from opsctl.state.run_dir import Attempt, RunDir
 
-MAX_INTERVAL_S, MIN_INTERVAL_S = 60.0, 5.0
+MIN_INTERVAL_S = 5.0
+JITTER = 0.2
+"""Guards that started together, as of many trains after a maintenance, must not ask together for days."""
 UNLIMITED_MINUTES = 525_600
 """One year: the value for a job without a time limit."""
 FIRST_ANSWER_S = 1.0
 """How long the body waits for Slurm's first answer: a busy controller must not delay the ranks."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class DeadlineFile:
-    """The deadline file of one attempt. Slurm is asked once a minute, and more often in the last ten minutes."""
+    """The deadline file of one attempt. Slurm is asked every `every_s`, and more often near the end."""
 
-    run: RunDir
+    arrays: TrainArrays
     attempt: Attempt
     job: str
-    slurm: Slurm
     clock: Clock
+    every_s: float
+    draw: Callable[[float, float], float] = random.uniform
     end: datetime | None = None
     _next_query_s: float = field(default=0.0)
     _expected: datetime | None = None
@@ -41,7 +45,7 @@ class DeadlineFile:
 
     def begin(self, env: Mapping[str, str], tolerated: Callable[[str], AbstractContextManager[None]]) -> None:
         """Ask Slurm for the first time, in a thread. `tolerated` reports the errors of a named step."""
-        self._expected = expect_end(self.run, env, self.clock.now())
+        self._expected = expect_end(self.arrays.run, env, self.clock.now())
 
         def ask() -> None:
             with tolerated("asking for the job's end"):
@@ -56,29 +60,27 @@ class DeadlineFile:
             self._first.join(FIRST_ANSWER_S)
 
     def refresh(self) -> bool:
-        """Ask Slurm for the job's end if a query is due; return whether one was due.
-
-        Raises OpsctlError; the next query is then due in a minute.
-        """
+        """Ask Slurm for the job's end if a query is due; return whether one was due. Raises OpsctlError."""
         now_s = self.clock.monotonic()
         if now_s < self._next_query_s:
             return False
-        self._next_query_s = now_s + MAX_INTERVAL_S
-        end = self.slurm.end_time(self.job)
+        interval_s = self.every_s * self.draw(1 - JITTER, 1 + JITTER)
+        self._next_query_s = now_s + interval_s
+        end = self.arrays.slurm.end_time(self.job)
         self._expected = end
         if end != self.end:
             self._write(end)
         self.end = end
         if end is not None:
             left_s = (end - self.clock.now()).total_seconds()
-            self._next_query_s = now_s + min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, left_s / 10))
+            self._next_query_s = now_s + min(interval_s, max(MIN_INTERVAL_S, left_s / 10))
         return True
 
     def _write(self, end: datetime | None) -> None:
         if end is None:
             self.attempt.deadline.unlink(missing_ok=True)
         else:
-            self.run.write(self.attempt.deadline, f"{end.astimezone(UTC).timestamp():.0f}\n")
+            self.arrays.run.write(self.attempt.deadline, f"{end.astimezone(UTC).timestamp():.0f}\n")
 
     def minutes_left(self, margin_s: float) -> int:
         """Return whole minutes until `margin_s` before the end. At least 1: some trainers read 0 as no deadline."""

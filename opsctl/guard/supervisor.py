@@ -72,7 +72,7 @@ class Supervisor:
     check_trusted: Callable[[], None]
     """Raises RunDirError if another user could have written the scripts."""
     revive_cron: Callable[[], None] = lambda: None
-    """Restarts a dead cron driver. Called about once a minute."""
+    """Restarts a dead cron driver. Called every few minutes."""
     make_care: Callable[[], NodeCare]
     """Builds the access to nodes."""
     notify: Callable[[], None] = lambda: None
@@ -99,7 +99,7 @@ class Supervisor:
         self.earlier = EarlierAttempts(
             arrays=arrays, rules=rules, own=attempt, make_care=self.make_care, tolerated=tolerated
         )
-        self.deadline = DeadlineFile(run=self.run, attempt=attempt, job=job, slurm=arrays.slurm, clock=self.clock)
+        self.deadline = DeadlineFile(arrays, attempt, job, self.clock, rules.deadline_seconds)
         self.stopping = Stopping(
             arrays=arrays, rules=rules, attempt=attempt, job=job, deadline=self.deadline, tolerated=tolerated
         )
@@ -251,7 +251,7 @@ class Supervisor:
                 self.checkpoint_hook.look()
                 self.spares.look()
             with self.tolerated("asking for the job's end"):
-                self._work_once_a_minute()
+                self._work_rarely()
 
     def _wait(self, signals: Signals) -> None:
         """Wait for `poll_seconds`, for a signal, or until a rank fails: its peers may wait for a lost node."""
@@ -259,7 +259,7 @@ class Supervisor:
             if signals.wait(min(LOOK_FOR_FAILURE_S, self.rules.poll_seconds)) or self.stragglers.code is not None:
                 return
 
-    def _work_once_a_minute(self) -> None:
+    def _work_rarely(self) -> None:
         if not self.deadline.refresh():
             return
         if self.earlier.is_open:
@@ -387,7 +387,7 @@ class Supervisor:
         with self.tolerated("reading the switches"):
             self.stopping.check_final_switches()
         with self.tolerated("asking for the job's end"):
-            self._work_once_a_minute()
+            self._work_rarely()
         return not self.may_restart
 
     def _send_alerts(self) -> None:

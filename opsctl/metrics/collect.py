@@ -1,6 +1,7 @@
 """Collect the metrics: one query to Slurm for all trains, and the files of every train."""
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -16,7 +17,7 @@ from opsctl.monitor.known_trains import recall
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import read_train
-from opsctl.state.files import is_regular
+from opsctl.state.files import is_regular, read_size_bytes
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.telemetry.progress.run_progress import Progress, read_progress
@@ -53,11 +54,16 @@ def gather(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     return samples
 
 
-def effective(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
-    """Return where the time of `trains`, or of all trains, went. The log of a run of months takes seconds to read."""
+def effective(app: App, trains: Sequence[RunDir] = (), max_log_bytes: float = math.inf) -> list[MetricSample]:
+    """Return where the time of `trains`, or of all trains, went. The log of a run of months takes minutes to read.
+
+    Trains with a larger log are left out.
+    """
     samples: list[MetricSample] = []
     for run in trains or _list_trains(app)[0]:
         with contextlib.suppress(Exception):  # as above
+            if read_size_bytes(run.main_log) > max_log_bytes:
+                continue
             report = read_train(run, app.journal(run).all_events(), app.clock.now()).report
             samples += _spent(run.name, report)
     return samples

@@ -77,7 +77,10 @@ class Exclusions:
 
     def _read(self) -> list[Exclusion]:
         try:
-            return [decode(Exclusion, fields) for fields in read_json(self._path, MAX_RECORD_BYTES)["exclusions"]]
+            stored = read_json(self._path, MAX_RECORD_BYTES)
+            # Of an earlier version: the exclusions alone.
+            rows = stored if isinstance(stored, list) else stored["exclusions"]
+            return [decode(Exclusion, fields) for fields in rows]
         except (OSError, ValueError, TypeError, KeyError):
             return []
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from opsctl.base.capabilities import Capability
+from opsctl.base.capabilities import choose_cgroup_plugin
 from opsctl.base.errors import InputError
 from opsctl.sandbox.loopback import Network
 
@@ -184,11 +184,8 @@ def gres_conf(spec: SandboxSpec, site: SandboxSite) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """Return the text of cgroup.conf, without which slurmd does not start on machines without a cgroup tree.
-
-    From 24.05 on, slurmd starts without cgroups.
-    """
-    return Capability.NO_CGROUPS.choose(version) + "\n"
+    """Return the text of cgroup.conf, without which slurmd does not start on machines without a cgroup tree."""
+    return choose_cgroup_plugin(version) + "\n"
 
 
 def slurmdbd_conf(site: SandboxSite) -> str:

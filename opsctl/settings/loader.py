@@ -195,7 +195,8 @@ class GuardSettings(SettingsTable):
         " guard ends the hung attempt; 0: never; unset: learnt from the rhythm of the log, at least 20 for a stopped"
         " rank and 45 for idle ranks; 300 if a restart costs the nodes, or if the last attempt hung",
     )
-    poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
+    poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and ranks")
+    deadline_seconds: float = Field(300, ge=5, description="time between two questions to Slurm for the job's end")
 
 
 class HookSettings(SettingsTable):

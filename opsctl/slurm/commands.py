@@ -35,8 +35,8 @@ from opsctl.slurm.parse_output import (
 )
 from opsctl.slurm.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, raise_for_error
 
-TIMEOUT_S = 10.0
-"""For one command. Slurm's programs give up on a slurmctld that is down after nine seconds."""
+TIMEOUT_S = 60.0
+"""For one command: busy controllers take 15 to 30 s. Slurm's programs give up on one that is down."""
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_(\d+|\[[\d,:-]+\]))?(\+\d+)?", re.ASCII)
 
@@ -78,7 +78,7 @@ class Slurm:
     """Slurm. A method runs one or a few commands, each with a timeout, and never retries.
 
     Raises Unreachable if Slurm does not answer, SlurmError if Slurm refuses, NotAllowed if the user lacks the
-    permission. An interactive command ends within 12 s.
+    permission.
     """
 
     runner: Runner

@@ -1,7 +1,7 @@
 """The events of a train's journal: one class for each kind, and the codec of their lines.
 
-A line names its format and the version of opsctl that wrote it. A kind that this version does not know becomes an
-UnknownEvent.
+A line names its format and the version of opsctl that wrote it. Lines without a format come from before there were
+reasons and formats; `upgrade` reads them. A kind that this version does not know becomes an UnknownEvent.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Annotated, TypeGuard
 
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.records import FORMAT, decode, encode, to_time
+from opsctl.state.upgrade_event import upgrade
 
 Count = Annotated[int, range(10**15 + 1)]
 AttemptName = Annotated[str, re.compile(r"\d{1,18}(?:_\d{1,18})?\.\d{1,9}", re.ASCII)]
@@ -28,7 +29,7 @@ class Event:
     """UTC, ISO 8601, by the writer's clock."""
     actor: str = ""
     opsctl: str = ""
-    """The version that wrote the event."""
+    """The version that wrote the event; empty in journals from before events named it."""
     extra: Mapping[str, object] = field(default_factory=dict)
     """Fields of a newer version."""
 
@@ -366,11 +367,16 @@ def parse_event(record: object) -> Event:
     if not isinstance(record, dict) or not {"n", "at", "actor", "kind"} <= record.keys():
         raise ValueError("not an event")
     to_time(record["at"])
-    kind, line_format = record["kind"], record.get("format", FORMAT)
+    kind, line_format = record["kind"], record.get("format", 0)
     fields = {key: value for key, value in record.items() if key not in {"n", "kind", "format"}}
     fields["number"] = record["n"]
     if not isinstance(kind, str):
         raise ValueError("an event without a kind")
+    if not line_format:
+        try:
+            kind = upgrade(kind, fields)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{kind}: {error}") from error
     if cls := KINDS.get(kind):
         try:
             return decode(cls, fields)

@@ -18,6 +18,7 @@ MAX_READ_BYTES = 4 << 20
 """Searched for further steps, to bound the time."""
 SAMPLE_BYTES = 1 << 15
 FIRST_WINDOW_BYTES = 1 << 16
+USUAL_STEP_BYTES = 512
 WINDOW_GROWTH = 4
 
 
@@ -47,7 +48,7 @@ def is_pattern_useless(log: Path, pattern: str) -> bool:
 
 def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     """Read windows of growing size from the end, until there are enough steps or a bound is reached."""
-    window = FIRST_WINDOW_BYTES
+    window = max(FIRST_WINDOW_BYTES, count * USUAL_STEP_BYTES)
     with suppress(OSError, OpsctlError), os.fdopen(open_regular(log), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         while True:

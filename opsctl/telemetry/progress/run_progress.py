@@ -276,7 +276,7 @@ def _find_checkpoints(run: RunDir) -> list[FoundCheckpoint]:
     directories = [directory.path for directory in find_directories(run, settings)] if settings else []
     found = list_checkpoints_in(directories or [run.checkpoints], MAX_CHECKPOINTS)
     if not found and settings:
-        logged = read_log_signs(run.main_log, 0, settings.progress.pattern).saved_paths
+        logged = read_log_signs(run.main_log, 0, None).saved_paths
         places = find_directories(run, settings, logged=logged) if logged else []
         found = list_checkpoints_in([place.path for place in places], MAX_CHECKPOINTS)
     return found

@@ -1,6 +1,7 @@
 """The deadline file: asked of Slurm rarely, and kept up to date."""
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Event
 
@@ -17,7 +18,14 @@ def deadline(train: QueuedTrain) -> DeadlineFile:
     attempt = train.start_attempt()
     train.clock.time = BEGIN
     train.queue.end = BEGIN + timedelta(hours=1)
-    return DeadlineFile(run=train.run, attempt=attempt, job="13", slurm=train.queue, clock=train.clock)
+    return DeadlineFile(
+        arrays=train.arrays,
+        attempt=attempt,
+        job="13",
+        clock=train.clock,
+        every_s=300,
+        draw=lambda low, high: (low + high) / 2,
+    )
 
 
 def calls_within(train: QueuedTrain, deadline: DeadlineFile, seconds: int) -> int:
@@ -28,8 +36,18 @@ def calls_within(train: QueuedTrain, deadline: DeadlineFile, seconds: int) -> in
     return len(train.queue.calls) - before
 
 
-def test_slurm_is_asked_once_a_minute(train: QueuedTrain, deadline: DeadlineFile) -> None:
-    assert calls_within(train, deadline, 600) == 10
+def test_slurm_is_asked_rarely(train: QueuedTrain, deadline: DeadlineFile) -> None:
+    train.queue.end = BEGIN + timedelta(hours=20)
+    assert calls_within(train, deadline, 3600) == 12
+
+
+@pytest.mark.parametrize(("place", "calls"), [(0, 4), (1, 3)])
+def test_guards_that_start_together_ask_apart(
+    train: QueuedTrain, deadline: DeadlineFile, place: int, calls: int
+) -> None:
+    train.queue.end = BEGIN + timedelta(hours=20)
+    deadline.draw = lambda *bounds: bounds[place]
+    assert calls_within(train, deadline, 722) == calls
 
 
 def test_slurm_is_asked_more_often_near_the_end(train: QueuedTrain, deadline: DeadlineFile) -> None:
@@ -41,7 +59,7 @@ def test_file_follows_a_changed_limit(train: QueuedTrain, deadline: DeadlineFile
     deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
     train.queue.end = BEGIN + timedelta(hours=2)
-    train.clock.sleep(60)
+    train.clock.sleep(300)
     deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
 
@@ -49,7 +67,7 @@ def test_file_follows_a_changed_limit(train: QueuedTrain, deadline: DeadlineFile
 def test_removed_limit_leaves_no_deadline(train: QueuedTrain, deadline: DeadlineFile) -> None:
     deadline.refresh()
     train.queue.end = None
-    train.clock.sleep(60)
+    train.clock.sleep(300)
     deadline.refresh()
     assert not deadline.attempt.deadline.exists()
 
@@ -57,7 +75,7 @@ def test_removed_limit_leaves_no_deadline(train: QueuedTrain, deadline: Deadline
 def test_silent_slurm_changes_nothing_and_is_asked_later(train: QueuedTrain, deadline: DeadlineFile) -> None:
     deadline.refresh()
     train.queue.breaks_after = len(train.queue.calls)
-    train.clock.sleep(60)
+    train.clock.sleep(300)
     with pytest.raises(Unreachable):
         deadline.refresh()
     assert not deadline.refresh()
@@ -100,7 +118,8 @@ def test_busy_slurm_delays_no_ranks(
     train: QueuedTrain, deadline: DeadlineFile, env: dict[str, str], limit: str, minutes: int
 ) -> None:
     train.run.config.write_text(f"[slurm]\n{limit}\n")
-    deadline.slurm = busy = BusyQueue(end=BEGIN + timedelta(hours=1))
+    busy = BusyQueue(end=BEGIN + timedelta(hours=1))
+    deadline.arrays = replace(train.arrays, slurm=busy)
     busy.is_free = Event()
     deadline.begin(env, lambda _: suppress(OpsctlError))
     deadline.await_first_answer()

@@ -137,5 +137,5 @@ def test_news_outlasts_a_look_without_news(train: QueuedTrain) -> None:
     guard._prepare()
     assert guard.during.has_news
     train.queue.breaks_after = len(train.queue.calls)
-    guard._work_once_a_minute()
+    guard._work_rarely()
     assert guard.during.has_news

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
+from opsctl.cli.metrics import MAX_LOG_BYTES
 from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.prometheus import FAMILIES, FRESH_S, Fresh, MetricSample, exposition, listen, parse_address
@@ -185,7 +186,13 @@ def test_textfile_needs_the_suffix_prom(metrics_site: MetricsSite) -> None:
 def test_metrics_are_printed_by_default(metrics_site: MetricsSite) -> None:
     assert read(run_metrics(metrics_site))["opsctl_train_step", "gpt"] == 200
     assert {sample["name"] for sample in json.loads(run_metrics(metrics_site, "--json"))} >= {"opsctl_train_loss"}
-    assert "opsctl_train_loss{train}" in run_metrics(metrics_site, "--list")
+
+
+def test_effective_time_of_a_large_log_is_left_to_the_server(metrics_site: MetricsSite) -> None:
+    assert ("opsctl_train_effective_ratio", "gpt", "with") in read(run_metrics(metrics_site))
+    with next(metrics_site.app.root.glob("gpt/logs/main_log.txt")).open("r+") as log:
+        log.truncate(MAX_LOG_BYTES + 1)
+    assert not [name for name in read(run_metrics(metrics_site)) if "effective" in name[0]]
 
 
 @pytest.fixture

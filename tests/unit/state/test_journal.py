@@ -19,10 +19,13 @@ from opsctl.state.events import (
     Cancellation,
     Cancelled,
     Cancelling,
+    Diagnosed,
     Event,
     Excluded,
+    ExclusionDecided,
     Held,
     HoldReleased,
+    RolledBack,
     SubmitRefused,
     Submitted,
     Submitting,
@@ -123,6 +126,63 @@ def test_field_of_a_newer_version_is_kept(journal):
 def test_known_kind_with_other_fields_in_a_newer_version_is_kept(journal):
     add_line(journal, {**old_line("released", jobs={"all": True}), "format": 2})
     assert [type(event) for event in journal.events()] == [UnknownEvent]
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (old_line("held", jobs=["1"], why="look"), Held(jobs=("1",), reason=as_written("look"))),
+        (
+            old_line("cancelling", job="12,13", why="x"),
+            Cancelling(jobs=("12", "13"), reason=as_written("x")),
+        ),
+        (old_line("cancelled", job="12_3", why="x"), Cancelled(jobs=("12",), task=3, reason=as_written("x"))),
+        (
+            old_line("cancelled", job="12", why="the same submission arrived twice"),
+            Cancelled(jobs=("12",), reason=Reason(kind=ReasonKind.DUPLICATE)),
+        ),
+        (
+            old_line(
+                "quarantined", attempt="5_1.0", nodes="n1", until=AT.isoformat(), excluded=True, why="x", done=["y"]
+            ),
+            ExclusionDecided(attempt="5_1.0", nodes="n1", until=AT, excluded=True, reason=as_written("x"), done=("y",)),
+        ),
+        (
+            old_line("rolled-back", rollback=1, step="200", checkpoint="c", aside=["a"], why="w"),
+            RolledBack(rollback=1, step=200, checkpoint="c", aside=("a",), why="w"),
+        ),
+        (
+            old_line(
+                "diagnosed",
+                attempt="5_1.0",
+                cause="c",
+                says="s",
+                node="n",
+                rank=None,
+                suspects=[],
+                evidence=["e"],
+                also=[],
+                advice="",
+                **{"class": "gpu"},
+            ),
+            Diagnosed(
+                attempt="5_1.0",
+                cause_kind="gpu",
+                cause="c",
+                says="s",
+                node="n",
+                rank=None,
+                suspects=(),
+                evidence=("e",),
+                also=(),
+                advice="",
+            ),
+        ),
+    ],
+)
+def test_line_without_a_format_is_read(journal, line, event):
+    add_line(journal, line)
+    assert journal.events() == [replace(event, number=1, at=AT.isoformat(), actor="me@h:1")]
 
 
 @pytest.mark.parametrize(
