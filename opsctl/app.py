@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from opsctl.nodes.history import NodeHistory
     from opsctl.nodes.remote.fanout import Fanout
     from opsctl.preflight.gather_facts import LaunchPlace
+    from opsctl.slurm.steps import ShortJob
 
 log = logging.getLogger(__name__)
 
@@ -204,24 +205,31 @@ class App:
         `jobs` maps a node to a running job of the user; `idle` are the nodes on which a short job may run.
         """
         from opsctl.nodes.remote.fanout import Fanout, Local  # noqa: PLC0415 (as above)
-        from opsctl.slurm.steps import InJob, ShortJob  # noqa: PLC0415 (as above)
+        from opsctl.slurm.steps import InJob  # noqa: PLC0415 (as above)
 
-        remote, slurm = self.site.remote, self.site.slurm
+        remote = self.site.remote
         own_names = {os.environ.get("SLURMD_NODENAME") or hostname()}
         builders: dict[str, Callable[[], Shell]] = {
             "local": lambda: Local(runner=self.runner, names=own_names),
             "srun": lambda: InJob(runner=self.engine_runner, jobs=jobs),
-            "job": lambda: ShortJob(
-                runner=self.engine_runner,
-                idle=idle,
-                partition=remote.job_partition,
-                account=slurm.account,
-                minutes=remote.job_minutes,
-                wait_s=remote.connect_seconds,
-            ),
+            "job": lambda: self.short_job(idle),
             "ssh": self._ssh,
         }
         return Fanout(shells=[builders[way]() for way in remote.ways], parallel=remote.parallel)
+
+    def short_job(self, idle: Collection[str], *, minutes: int = 0) -> ShortJob:
+        """Return the shell that runs commands in jobs on idle nodes, of at least so many minutes."""
+        from opsctl.slurm.steps import ShortJob  # noqa: PLC0415 (as above)
+
+        remote = self.site.remote
+        return ShortJob(
+            runner=self.engine_runner,
+            idle=idle,
+            partition=remote.job_partition,
+            account=self.site.slurm.account,
+            minutes=max(minutes, remote.job_minutes),
+            wait_s=remote.connect_seconds,
+        )
 
     def _ssh(self) -> Shell:
         from opsctl.base.extras import required  # noqa: PLC0415 (as above)

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from opsctl.base.errors import MissingProgram
 from opsctl.base.findings import Finding
 
 Context_contra = TypeVar("Context_contra", contravariant=True)
@@ -79,9 +78,11 @@ class Answer:
     """Without an exit code: whether the command may have started. If not, another shell can be tried."""
 
 
-class Shell(Protocol):
-    """A means to run a command on a node."""
+Answers = dict[str, Answer]
+"""By node."""
 
+
+class _Route(Protocol):
     @property
     def name(self) -> str:
         """The name in settings."""
@@ -89,8 +90,20 @@ class Shell(Protocol):
     def reaches(self, node: str) -> bool:
         """Whether the shell may be able to reach the node."""
 
+
+class GroupShell(_Route, Protocol):
+    def run_all(self, nodes: Sequence[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answers:
+        """Run `argv` on all nodes at the same time, as `NodeShell.run` does."""
+
+
+@runtime_checkable
+class NodeShell(_Route, Protocol):
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
         """Run `argv` on the node; return within a few seconds of `timeout`. Raises nothing: a failure is an Answer."""
+
+
+Shell = NodeShell | GroupShell
+"""A means to run a command on nodes."""
 
 
 class Watchdog(Protocol[Context_contra, Target_contra, Observation]):
@@ -113,23 +126,3 @@ class Watchdog(Protocol[Context_contra, Target_contra, Observation]):
 
     def judge(self, observation: Observation, now: datetime) -> list[Finding]:
         """Return the findings for an observation. Pure. Keys of findings start with `<name>/<target>`."""
-
-
-def run_here(
-    runner: Runner,
-    node: str,
-    argv: Sequence[str],
-    *,
-    by: str,
-    timeout: float,
-    stdin: str,
-    env: Mapping[str, str | None] | None = None,
-) -> Answer:
-    """Run a program on this machine for at most `timeout` seconds. Return its end as an Answer. Raises nothing."""
-    try:
-        done = runner.run(argv, timeout=timeout, stdin=stdin, env=env)
-    except MissingProgram as error:
-        return Answer(node=node, by=by, problem=error.message, may_have_run=False)
-    except (TimedOut, OSError, ValueError) as error:
-        return Answer(node=node, by=by, problem=str(error))
-    return Answer(node=node, by=by, code=done.code, out=done.out, err=done.err)

@@ -24,7 +24,6 @@ from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
-from opsctl.slurm.steps import Allocation
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
 from opsctl.telemetry.progress.train_settings import read_settings
@@ -140,17 +139,9 @@ class NodeView:
     @contextmanager
     def hold(self, nodes: Sequence[str], *, minutes: int) -> Iterator[Fanout]:
         """Yield a fan-out. Meanwhile, one job of ours holds those `nodes` that are idle, where Slurm grants them."""
-        site = self.app.site
-        has_ways = set(site.remote.ways) >= WAYS_INSIDE_A_JOB
+        has_ways = set(self.app.site.remote.ways) >= WAYS_INSIDE_A_JOB
         free = sorted(set(nodes) & set(self._idle) - set(self._own_jobs)) if has_ways else []
-        allocation = Allocation(
-            runner=self.app.engine_runner,
-            minutes=max(minutes, site.remote.job_minutes),
-            partition=site.remote.job_partition,
-            account=site.slurm.account,
-            wait_s=site.remote.connect_seconds,
-        )
-        with allocation.hold(free) as held:
+        with self.app.short_job(free, minutes=minutes).hold(free) as held:
             idle = [node for node in self._idle if node not in held]
             yield self.app.fanout(jobs={**self._own_jobs, **held}, idle=idle)
 

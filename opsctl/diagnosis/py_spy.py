@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -51,11 +51,10 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
     beside = str(Path(sys.executable).parent / "py-spy")
     words = (beside, mode, "py-spy", "optional") if program == AUTO else (program, mode, "", "")
 
-    def argv(node: str) -> tuple[str, ...]:
-        script = files("opsctl.diagnosis").joinpath("list_ranks.sh").read_text()
-        return ("sh", "-c", script, node, attempt, *words)
-
-    answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
+    script = files("opsctl.diagnosis").joinpath("list_ranks.sh").read_text()
+    answers = fanout.run(nodes, ("sh", "-c", script, "@", attempt, *words), timeout=TIMEOUT_S)
+    for node, answer in answers.items():
+        answers[node] = replace(answer, out=answer.out.replace(" @ rank ", f" {node} rank "))
     silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
     output = "".join(answer.out for answer in answers.values())
     others = set(_OTHER.findall(output)) - set(_RANK.findall(output))

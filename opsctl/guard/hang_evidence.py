@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 
 from opsctl.base.ports import Clock, Runner
-from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.py_spy import TIMEOUT_S, dump_stacks
 from opsctl.diagnosis.request_stacks import request_by_file
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.escalation import reads_stop_request
@@ -16,8 +16,8 @@ from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.train_settings import read_settings
 
 log = logging.getLogger(__name__)
-PY_SPY_S = 15.0
-"""The next task waits for the stacks no longer than this."""
+PY_SPY_S = TIMEOUT_S + 2
+"""The next start waits for the stacks no longer than this: until a node that does not answer is given up."""
 
 
 def save_stacks(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], clock: Clock) -> None:

@@ -50,7 +50,9 @@ LOST_STATES = frozenset({"DOWN", "NOT_RESPONDING"})
 CONFIRM_CHECK_S = 60.0
 """How long the check of the nodes of a confirmed proposal may take."""
 CHECK_SPARE_S = 5.0
-"""How much longer than its slowest probe a node check may take."""
+"""How much longer than its slowest section a node may take to answer; then the time for the verdicts."""
+SAVE_S = 2.0
+"""How long a start waits until the results are stored: the rest is written while the trainer starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,13 @@ class NodeCare:
     """How long a connection test tries to connect."""
 
     def check(self, slurm: Slurm, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0) -> tuple[Verdict, ...]:
-        """Return the verdicts on `nodes`. A check that fails or exceeds `timeout_s` gives none. Raises nothing."""
+        """Return the verdicts on `nodes`; none if Slurm or the history cannot be read in time. Raises nothing.
+
+        A node that has not answered a little after `timeout_s` is unknown.
+        """
         if not nodes:
             return ()
-        checked = Isolation[str, CheckedNodes](self.clock, timeout_s + CHECK_SPARE_S).run(
+        checked = Isolation[str, CheckedNodes](self.clock, timeout_s + 2 * CHECK_SPARE_S).run(
             {"nodes": lambda: self._make_checker(slurm, timeout_s).check(nodes, gpus=gpus)}
         )["nodes"]
         return () if isinstance(checked, Failed) else checked.verdicts
@@ -103,6 +108,8 @@ class NodeCare:
             clock=self.clock,
             busy=busy_by_node(nodes),
             slurm_kinds=_read_kinds(slurm),
+            answer_s=timeout_s + CHECK_SPARE_S,
+            save_s=SAVE_S,
         )
 
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:

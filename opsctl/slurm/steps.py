@@ -3,7 +3,9 @@
 import math
 import re
 import secrets
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,17 +13,28 @@ from typing import ClassVar
 
 from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
-from opsctl.base.ports import Answer, Completed, Runner, TimedOut, run_here
+from opsctl.base.ports import Answer, Answers, Completed, Runner, TimedOut
+from opsctl.slurm.packed_answers import PACK_SCRIPT, parse_answers
 
 NOT_STARTED = re.compile(
     r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"
     r"|is not in this job|Invalid|expired|Unable to contact|Job/step already|node configuration is not available"
-    r"|allocation failure|Immediate execution impossible|Socket timed out|unrecognized option)"
+    r"|allocation failure|Immediate execution impossible|Socket timed out|unrecognized option).*"
 )
 """Messages of an srun that did not start the command."""
-NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (Communication connection|Socket|Zero)")
+NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (Communication|Socket|Zero).*")
 """Messages of an srun that started the command on other nodes."""
-STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
+OUTPUT = ("LABELIO", "UNBUFFEREDIO")
+STEP_SETTINGS = (
+    "NTASKS_PER_NODE",
+    "DISTRIBUTION",
+    "EXCLUSIVE",
+    "GRES",
+    "NODELIST",
+    "JOB_ID",
+    "JOBID",
+    *OUTPUT,
+)
 JOB_SIZE = ("JOB_NODELIST", "JOB_NUM_NODES", "NNODES", "NTASKS", "NPROCS", "TASKS_PER_NODE", "JOB_CPUS_PER_NODE")
 """Variables that may name a part of the job (allocation.py): srun then refuses a step on more nodes."""
 REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS + JOB_SIZE)}
@@ -31,66 +44,85 @@ TIMED_OUT = frozenset({124, 137, -9})
 GRANTED = re.compile(r"Granted job allocation (\d+)")
 ANSWER_S = 30.0
 """Time limit for Slurm's commands, beyond the wait for the start of the job."""
+UNHURRIED_S = 40.0
+"""A command that may take so long runs only on nodes that answer: about 10 s after a step has started, srun notices a
+lost node, and ends the command on all others. A quicker command has printed its answers by then."""
+MAX_STEPS = 32
+"""Steps in different jobs, or jobs, that are started at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InJob:
-    """Runs a command as a step that takes no resources from the job on the node."""
+    """Runs a command as one step on all nodes of a job, which takes no resources from the job."""
 
     runner: Runner
     jobs: Mapping[str, str]
     """ID of a running job of the caller, by node."""
-    name: ClassVar[str] = "srun"
+    name: str = "srun"
 
     def reaches(self, node: str) -> bool:
         return node in self.jobs
 
-    def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        # A killed srun leaves the step behind, so the step gets its own time limit.
-        minutes = max(1, math.ceil(timeout / 60))
-        # Without --mem=0 Slurm refuses the step where another step has all memory of the job.
-        options = ("--overlap", "--mem=0", f"--jobid={self.jobs[node]}", f"--time={minutes}")
-        return _run_srun(self.runner, self.name, node, options, argv, timeout=timeout, stdin=stdin)
+    def run_all(self, nodes: Sequence[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answers:
+        nodes_by_job: dict[str, list[str]] = {}
+        for node in nodes:
+            nodes_by_job.setdefault(self.jobs[node], []).append(node)
+        with ThreadPoolExecutor(MAX_STEPS, thread_name_prefix="step") as pool:
+            answers = pool.map(lambda job: self._run_in(job, nodes_by_job[job], argv, timeout, stdin), nodes_by_job)
+            return dict(ChainMap(*answers))
+
+    def _run_in(self, job: str, nodes: Sequence[str], argv: Sequence[str], timeout: float, stdin: str) -> Answers:
+        lost = Answer(node="", by=self.name, problem="srun: the node does not answer", may_have_run=False)
+        answers = {node: replace(lost, node=node) for node in nodes}
+        packed = ("sh", "-c", PACK_SCRIPT.read_text(), "sh", stdin, *argv)
+        try:
+            silent: Sequence[str] = ()
+            if len(nodes) > 1 and timeout >= UNHURRIED_S:
+                silent = find_silent_nodes(self.runner, job, nodes, timeout=timeout / 3) or ()
+            is_slow = len(silent) > len(nodes) / 2  # so many nodes are not lost at once
+            targets = [node for node in nodes if is_slow or node not in silent]
+            done = run_on_all(self.runner, job, targets, packed, timeout=timeout, options=("--label",))
+        except (MissingProgram, TimedOut, OSError, ValueError) as error:
+            lost = replace(lost, problem=str(error), may_have_run=not isinstance(error, MissingProgram))
+            return {node: replace(lost, node=node) for node in nodes}
+        refusal = NOT_STARTED.search(done.err) if not done.out else None
+        reason = refusal or NOT_REACHED.search(done.err)
+        problem = reason[0] if reason else f"srun: no answer within {timeout:g} s"
+        return answers | parse_answers(done, targets, replace(lost, problem=problem, may_have_run=not refusal))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NodeJob:
-    """A job that takes whole idle nodes at once, or fails."""
+class ShortJob:
+    """Runs a command in one job that takes whole idle nodes at once; else in a job of each node.
+
+    Needs the right to submit jobs, and nothing else.
+    """
 
     runner: Runner
+    idle: Collection[str]
+    """The idle nodes."""
     partition: str = ""
     account: str = ""
     minutes: int = 5
     """Time limit of the job, which also ends the job of a command that was killed."""
     wait_s: float = 10
     """Time limit for the start of the job."""
-
-    def options(self, name: str) -> list[str]:
-        options = [f"--immediate={max(1, math.ceil(self.wait_s))}", "--exclusive", f"--job-name={name}"]
-        options += [f"--partition={self.partition}"] if self.partition else []
-        options += [f"--account={self.account}"] if self.account else []
-        return [*options, f"--time={self.minutes}"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortJob(_NodeJob):
-    """Runs a command as a job that takes a whole idle node at once, or fails."""
-
-    idle: Collection[str]
-    """The idle nodes."""
     name: ClassVar[str] = "job"
 
     def reaches(self, node: str) -> bool:
         return node in self.idle
 
-    def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        options = self.options("opsctl-node")
-        return _run_srun(self.runner, self.name, node, options, argv, timeout=timeout + self.wait_s, stdin=stdin)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation(_NodeJob):
-    """Holds nodes in one job that runs nothing. Needs the right to submit jobs, and nothing else."""
+    def run_all(self, nodes: Sequence[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answers:
+        with self.hold(nodes) as held:
+            if held:
+                steps = InJob(runner=self.runner, jobs=held, name=self.name)
+                return steps.run_all(nodes, argv, timeout=timeout, stdin=stdin)
+        if len(nodes) == 1:
+            problem = f"job: Slurm did not start a job on the node within {self.wait_s:g} s"
+            return {nodes[0]: Answer(node=nodes[0], by=self.name, problem=problem, may_have_run=False)}
+        with ThreadPoolExecutor(MAX_STEPS, thread_name_prefix="job") as pool:
+            answers = pool.map(lambda node: self.run_all([node], argv, timeout=timeout, stdin=stdin), nodes)
+            return dict(ChainMap(*answers))
 
     @contextmanager
     def hold(self, nodes: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -109,8 +141,10 @@ class Allocation(_NodeJob):
 
     def _submit(self, nodes: Sequence[str], name: str) -> str:
         """Return the id of the job; empty without a job."""
-        options = self.options(name)
-        options += [f"--nodelist={fold(nodes)}", f"--nodes={len(nodes)}", "--chdir=/"]
+        options = [f"--immediate={max(1, math.ceil(self.wait_s))}", "--exclusive", f"--job-name={name}"]
+        options += [f"--partition={self.partition}"] if self.partition else []
+        options += [f"--account={self.account}"] if self.account else []
+        options += [f"--time={self.minutes}", f"--nodelist={fold(nodes)}", f"--nodes={len(nodes)}", "--chdir=/"]
         try:
             done = self.runner.run(("salloc", "--no-shell", *options), timeout=self.wait_s + ANSWER_S, env=REMOVED_ENV)
         except (MissingProgram, TimedOut, OSError):
@@ -119,16 +153,26 @@ class Allocation(_NodeJob):
         return granted[1] if granted and done.code == 0 else ""
 
 
-def run_on_all(runner: Runner, job: str, nodes: Sequence[str], argv: Sequence[str], *, timeout: float) -> Completed:
-    """Run a command once on each node of a running job, as one step that takes no resources.
+def run_on_all(
+    runner: Runner,
+    job: str,
+    nodes: Sequence[str],
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    options: Sequence[str] = (),
+) -> Completed:
+    """Run a command once on each node of a running job, as one step that takes no resources, with `options` of srun.
 
     After `timeout` seconds the step is ended, and what the other nodes have printed is returned with an exit code
     in TIMED_OUT. Raises MissingProgram and TimedOut.
     """
-    size = (f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}")
-    step = ("srun", "--overlap", "--mem=0", f"--jobid={job}", "--time=1", *size, "--chdir=/", *argv)
+    size = (f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={fold(nodes)}")
+    # A killed srun leaves the step behind, so the step gets its own time limit. Without --mem=0 Slurm refuses the step
+    # where another step has all memory of the job.
+    limits = ("--overlap", "--mem=0", f"--jobid={job}", f"--time={max(1, math.ceil(timeout / 60))}")
     # srun waits for a dead node even after TERM.
-    ended = ("timeout", "--kill-after=0.3", f"{timeout:g}", *step)
+    ended = ("timeout", "--kill-after=0.3", f"{timeout:g}", "srun", *limits, *size, "--chdir=/", *options, *argv)
     return runner.run(ended, timeout=timeout + ANSWER_S, env=REMOVED_ENV)
 
 
@@ -143,15 +187,3 @@ def find_silent_nodes(runner: Runner, job: str, nodes: Sequence[str], *, timeout
     if is_certain and not answered:
         return None
     return tuple(node for node in nodes if node not in answered) if is_certain else ()
-
-
-def _run_srun(
-    runner: Runner, by: str, node: str, options: Sequence[str], argv: Sequence[str], *, timeout: float, stdin: str
-) -> Answer:
-    command = ("srun", *options, f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--chdir=/", *argv)
-    answer = run_here(runner, node, command, by=by, timeout=timeout, stdin=stdin, env=REMOVED_ENV)
-    if answer.code and NOT_STARTED.search(answer.err) and not answer.out:
-        reasons = (line for line in answer.err.splitlines() if NOT_STARTED.search(line))
-        return replace(answer, code=None, problem=next(reasons, answer.err.strip()), may_have_run=False)
-    lines = [line for line in answer.err.splitlines(keepends=True) if not line.startswith("srun: ")]
-    return replace(answer, err="".join(lines))

@@ -95,7 +95,7 @@ def test_ssh_names_the_missing_extra(bare):
     text = site(bare, '[remote]\nways = ["ssh"]\n')
     code = (
         "from opsctl.app import build; from pathlib import Path; "
-        f"print(build(Path({text!r})).fanout(jobs={{}}, idle=()).run_on('node1', ['true'], timeout=1).problem)"
+        f"print(build(Path({text!r})).fanout(jobs={{}}, idle=()).run(['node1'], ['true'], timeout=1)['node1'].problem)"
     )
     out = bare.run("python", "-P", "-c", code, cwd=bare.home)
     assert out.strip() == (

@@ -28,4 +28,4 @@ def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProce
 def end_orphans(fanout: Fanout, snapshot: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:
     """Kill these processes. The answer's output is the PIDs of the killed processes, one a line."""
     arguments = [f"{orphan.pid}:{orphan.start_ticks}" for orphan in orphans]
-    return fanout.run_on(snapshot.node, ("sh", "-c", SCRIPT, "end", *arguments), timeout=TIMEOUT_S)
+    return fanout.run([snapshot.node], ("sh", "-c", SCRIPT, "end", *arguments), timeout=TIMEOUT_S)[snapshot.node]

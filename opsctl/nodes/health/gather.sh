@@ -37,7 +37,11 @@ gather host "$LIMIT" '
     echo "job=$SLURM_JOB_ID"
     echo "memory=$(sed -n "s/^MemTotal: *\([0-9]*\) kB/\1/p" /proc/meminfo)"
     echo "driver=$(cat /sys/module/nvidia/version 2>/dev/null)"'
-gather smi "$LIMIT" 'exec nvidia-smi -q -x'
+gather smi "$LIMIT" ' # without the list of clocks, which is most of the text and tells nothing about health
+    nvidia-smi -q -x >"$1/smi.xml"
+    code=$?
+    sed "/<supported_clocks>/,/<\/supported_clocks>/d" "$1/smi.xml"
+    exit $code' "$work"
 gather nvlink "$LIMIT" 'exec nvidia-smi nvlink --status'
 gather nvlink_errors "$LIMIT" 'exec nvidia-smi nvlink -e'
 gather amd "$LIMIT" '

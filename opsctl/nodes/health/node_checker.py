@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from opsctl.base.errors import OpsctlError
-from opsctl.base.ports import Answer, Clock
+from opsctl.base.ports import Clock
+from opsctl.host.isolation import Failed, Isolation
 from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Usual, Verdict
 from opsctl.nodes.health.snapshot import FioScan, compute_timeout_s, parse, render_script
 from opsctl.nodes.health.usual_hardware import MEMORY, MIN_AGREEING_NODES, find_usual_by_node, measure, name_kind
@@ -38,6 +38,10 @@ class NodeChecker:
     """Whether Slurm has a job on the node; nodes of unknown state are missing."""
     slurm_kinds: Mapping[str, str] = field(default_factory=dict)
     """CPUs, memory and gres that Slurm's configuration gives a node, as text. Missing nodes are not compared."""
+    answer_s: float | None = None
+    """How long to wait for answers; None: as long as the sections may take."""
+    save_s: float = 600
+    """How long to wait until the results are stored. Thousands of nodes have as many files."""
 
     def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", gpus: int = 0) -> CheckedNodes:
         """Check these nodes and store the results. Raises nothing.
@@ -56,18 +60,15 @@ class NodeChecker:
         kinds = {node: name_kind(snapshot, self.slurm_kinds.get(node, "")) for node, snapshot in snapshots.items()}
         usual = self._find_usual(snapshots, kinds, site.ib_ignore)
         verdicts = judge_all(snapshots, priors, site, self.busy, flaky_gpus, usual=usual)
-        problems: tuple[str, ...] = ()
-        try:
-            checks = [(snapshots[verdict.node], verdict) for verdict in verdicts]
-            records = self.history.save(checks, baseline_hours=site.xid_hours, kinds=kinds)
-        except (OpsctlError, OSError) as error:
-            problems = (f"the history could not be written: {error}",)
-            records = [self.history.read(node) for node in snapshots]
+        checks = [(snapshots[verdict.node], verdict) for verdict in verdicts]
+        saved = Isolation[str, list[NodeRecord]](self.clock, self.save_s).run(
+            {"history": lambda: self.history.save(checks, baseline_hours=self.site.xid_hours, kinds=kinds)}
+        )["history"]
         return CheckedNodes(
             verdicts=tuple(verdicts),
             snapshots=snapshots,
-            records={record.node: record for record in records},
-            problems=problems,
+            records=priors if isinstance(saved, Failed) else {record.node: record for record in saved},
+            problems=(f"the history could not be written: {saved.why}",) if isinstance(saved, Failed) else (),
         )
 
     def _find_usual(
@@ -91,18 +92,11 @@ class NodeChecker:
         mark, site = f"@@{secrets.token_hex(8)}", self.site
         scan = FioScan(directory=fio, mib=site.fio_mib, timeout_s=site.fio_seconds) if fio else None
         script = render_script(mark, section_timeout_s=site.section_seconds, mounts=site.mounts, dcgm=dcgm, fio=scan)
-        timeout = compute_timeout_s(site.section_seconds, dcgm, scan)
-        snapshots: dict[str, NodeSnapshot] = {}
-
-        def gather_from(node: str) -> Answer:
-            sent_at = self.clock.now()
-            answer = self.fanout.run_on(node, ("sh", "-s"), timeout=timeout, stdin=script)
-            answered_at = self.clock.now()
-            snapshots[node] = parse(replace(answer, node=node), mark, sent_at=sent_at, answered_at=answered_at)
-            return answer
-
-        self.fanout.map_nodes(nodes, gather_from)
-        return {node: snapshots[node] for node in dict.fromkeys(nodes)}
+        timeout = self.answer_s or compute_timeout_s(site.section_seconds, dcgm, scan)
+        sent_at = self.clock.now()
+        answers = self.fanout.run(nodes, ("sh", "-s"), timeout=timeout, stdin=script).values()
+        answered_at = self.clock.now()
+        return {answer.node: parse(answer, mark, sent_at=sent_at, answered_at=answered_at) for answer in answers}
 
 
 def judge_all(

@@ -1,13 +1,15 @@
 """Run one command on many nodes at the same time, on every node by the first route that works."""
 
 import json
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
-from opsctl.base.ports import Answer, Runner, Shell, run_here
+from opsctl.base.ports import Answer, Answers, NodeShell, Runner, Shell, TimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,13 @@ class Local:
         return node in self.names
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        return run_here(self.runner, node, argv, by=self.name, timeout=timeout, stdin=stdin)
+        try:
+            done = self.runner.run(argv, timeout=timeout, stdin=stdin)
+        except MissingProgram as error:
+            return Answer(node=node, by=self.name, problem=error.message, may_have_run=False)
+        except (TimedOut, OSError, ValueError) as error:
+            return Answer(node=node, by=self.name, problem=str(error))
+        return Answer(node=node, by=self.name, code=done.code, out=done.out, err=done.err)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +56,33 @@ class Fanout:
     parallel: int = 32
     """Maximum number of nodes at the same time."""
 
-    def run(self, nodes: Iterable[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> dict[str, Answer]:
-        """Run `argv` on every node, for at most `timeout` seconds. Return the answers by node. Raises nothing."""
-        return self.map_nodes(nodes, lambda node: self.run_on(node, argv, timeout=timeout, stdin=stdin))
+    def run(self, nodes: Iterable[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answers:
+        """Run `argv` on every node, for at most `timeout` seconds. Return the answers by node. Raises nothing.
 
-    def map_nodes(self, nodes: Iterable[str], run_on: Callable[[str], Answer]) -> dict[str, Answer]:
+        The next route to a node is tried only if the command certainly did not start there.
+        """
+        routes = {node: [place for place, shell in enumerate(self.shells) if shell.reaches(node)] for node in nodes}
+        no_route = Answer(node="", by="", problem="no route leads to the node", may_have_run=False)
+        answers = {node: replace(no_route, node=node) for node in routes}
+        problems: dict[str, list[str]] = {node: [] for node in routes}
+
+        def run_by(place: int) -> Answers:
+            shell, reached = self.shells[place], [node for node in routes if routes[node][:1] == [place]]
+            if not isinstance(shell, NodeShell):
+                return shell.run_all(reached, argv, timeout=timeout, stdin=stdin)
+            return self.map_nodes(reached, lambda node: shell.run(node, argv, timeout=timeout, stdin=stdin))
+
+        while places := {left[0] for left in routes.values() if left}:
+            with ThreadPoolExecutor(len(places), thread_name_prefix="shell") as pool:
+                answered = ChainMap(*pool.map(run_by, places))
+            for node, answer in answered.items():
+                is_started = answer.code is not None or answer.may_have_run
+                problems[node].append(answer.problem)
+                answers[node] = answer if is_started else replace(answer, by="", problem="; ".join(problems[node]))
+                routes[node] = [] if is_started else routes[node][1:]
+        return answers
+
+    def map_nodes(self, nodes: Iterable[str], run_on: Callable[[str], Answer]) -> Answers:
         """Call `run_on` for every node, `parallel` nodes at the same time. Return the answers by node."""
         unique_nodes = list(dict.fromkeys(nodes))
         if not unique_nodes:
@@ -62,28 +92,15 @@ class Fanout:
 
     def run_program(
         self, program: str, arguments: Mapping[str, Mapping[str, object]], *, python: str, timeout: float
-    ) -> dict[str, Answer]:
+    ) -> Answers:
         """Run the text of a Python program on every node at the same time, each with its argument as JSON."""
         fanout = replace(self, parallel=max(1, len(arguments)))
 
         def run_on(node: str) -> Answer:
             argv = (python, "-", json.dumps(arguments[node]))
-            return fanout.run_on(node, argv, timeout=timeout, stdin=program)
+            return self.run([node], argv, timeout=timeout, stdin=program)[node]
 
         return fanout.map_nodes(arguments, run_on)
-
-    def run_on(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        """Run `argv` on one node. The next route is tried only if the command certainly did not start."""
-        problems: list[str] = []
-        for shell in self.shells:
-            if not shell.reaches(node):
-                continue
-            answer = shell.run(node, argv, timeout=timeout, stdin=stdin)
-            if answer.code is not None or answer.may_have_run:
-                return answer
-            problems.append(answer.problem)
-        problem = "; ".join(problems) or "no route leads to the node"
-        return Answer(node=node, by="", problem=problem, may_have_run=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

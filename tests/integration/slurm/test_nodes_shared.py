@@ -79,6 +79,6 @@ def test_node_of_a_job_with_all_memory_in_use_is_reached(slurm: Sandbox, trains:
     variables = (trains.place / "env").read_text().rstrip("\0").split("\0")
     guard = SystemRunner(env=dict(variable.split("=", 1) for variable in variables))
     shell = InJob(runner=guard, jobs={"node001": job})
-    assert shell.run("node001", ("echo", "here"), timeout=250).out == "here\n"
+    assert shell.run_all(["node001"], ("echo", "here"), timeout=250)["node001"].out == "here\n"
     trains.app.slurm.cancel(job)  # other tests want all nodes of this Slurm
     until(lambda: [row for row in trains.app.slurm.jobs() if row.id == job and row.state.is_final])

@@ -181,9 +181,9 @@ def test_next_way_is_tried_only_if_nothing_has_run(daemon: Sshd) -> None:
             return Answer(node=node, by="other", problem="no", may_have_run=self.may_have_run)
 
     ways = Fanout(shells=[Other(may_have_run=False), shell(daemon)])
-    assert ways.run_on("node001", ("true",), timeout=250).by == "ssh"
+    assert ways.run(["node001"], ("true",), timeout=250)["node001"].by == "ssh"
     ways = Fanout(shells=[Other(may_have_run=True), shell(daemon)])
-    assert ways.run_on("node001", ("true",), timeout=250).problem == "no"
+    assert ways.run(["node001"], ("true",), timeout=250)["node001"].problem == "no"
     assert tried == ["node001", "node001"]
 
 

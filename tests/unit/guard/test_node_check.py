@@ -1,6 +1,7 @@
 """The node check before the trainer starts: the real script, with GPUs that answer from the corpus."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import NodeCheck, check_nodes
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import NodeHistory
+from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.nodes.remote.fanout import Fanout, Local
 from opsctl.settings.health import HealthSettings
 from opsctl.state.events import AttemptStarted, Diagnosed, ExclusionDecided
@@ -31,7 +32,13 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
     clock = SystemClock()
 
     def check(
-        output: str, *, first: str = "", drain_max: int = 4, exclude_per_day: int = 4, **guard: object
+        output: str,
+        *,
+        first: str = "",
+        drain_max: int = 4,
+        exclude_per_day: int = 4,
+        history: type[NodeHistory] = NodeHistory,
+        **guard: object,
     ) -> NodeCheck:
         (tmp_path / "says").write_text(output)
         for name, action in {
@@ -42,7 +49,7 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
             (tools / name).chmod(0o755)
         care = NodeCare(
             site=HealthSettings(drain_max=drain_max, drain_percent=100, exclude_per_day=exclude_per_day),
-            history=NodeHistory(site=site, clock=clock),
+            history=history(site=site, clock=clock),
             clock=clock,
             exclusions=Exclusions(site=site, clock=clock),
             reach=lambda jobs, idle: Fanout(shells=[Local(runner=runner, names=NODES)]),
@@ -76,6 +83,18 @@ def test_healthy_degraded_or_unknown_node_is_accepted(
 ) -> None:
     assert check_with(output, first=first, node_check_seconds=2) == NodeCheck()
     assert train.event_kinds()[-1] is AttemptStarted
+
+
+def test_verdicts_do_not_wait_for_the_history(check_with: Check) -> None:
+    written = threading.Event()
+
+    class SlowHistory(NodeHistory):
+        def save(self, *_: object, **__: object) -> list[NodeRecord]:
+            written.wait(250)
+            return []
+
+    assert check_with(render_smi(2, bad=1, failure="Yes"), history=SlowHistory).refusal
+    written.set()
 
 
 def test_check_is_skipped_without_gpus_or_when_disabled(check_with: Check) -> None:
