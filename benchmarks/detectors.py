@@ -2,13 +2,16 @@
 
 python -P benchmarks/detectors.py             the test half, as published in docs/reference/watchdogs.md; some minutes
 python -P benchmarks/detectors.py --tuning    the tuning half, by which the limits were chosen
+python -P benchmarks/detectors.py --curves DIR    both halves of a folder of such files, split by the source
 
 The curves are in tests/corpus/curves: logged figures of public trainings. Each is continued by its own figures: blocks
 of the logged deviations from the trend, in a drawn order, on a level that falls slowly. Faults begin at drawn lines.
+The curves of a folder are not continued: faults begin among lines 100 to 1000, where the loss falls fast, and anywhere.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import sys
@@ -42,8 +45,8 @@ FALL = 2e-5
 """Share by which the level of a continued curve falls in a line."""
 
 
-def read_curve(name: str) -> list[float]:
-    lines = (CORPUS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+def read_curve(name: str, folder: Path = CORPUS) -> list[float]:
+    lines = (folder / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [int(word) / 1000 for line in lines if not line.startswith("#") for word in line.split()]
 
 
@@ -110,15 +113,36 @@ def jump(lines: list[Iteration], at: int) -> list[Iteration]:
     return [*lines[:at], line, *lines[at + 1 :]]
 
 
+def stand_still(lines: list[Iteration], at: int) -> list[Iteration]:
+    return lines[:at] + [Iteration(step=line.step, loss=lines[at].loss, grad_norm=0.3) for line in lines[at:]]
+
+
+def shrink_batch(lines: list[Iteration], at: int) -> list[Iteration]:
+    """A batch smaller by a quarter: the noise grows by 15 %."""
+    losses = [line.loss or 0 for line in lines]
+    changed = [
+        Iteration(step=line.step, loss=level + 1.15 * (loss - level), grad_norm=line.grad_norm)
+        for line, loss, level in zip(lines, losses, find_trend(losses), strict=True)
+    ]
+    return lines[:at] + changed[at:]
+
+
 FAULTS = (
     Fault("a rise by 8 % for good", scale(lambda _: 1.08), lasts=True),
     Fault("a rise by 15 % for good", scale(lambda _: 1.15), lasts=True),
     Fault("a rise by 30 % for good", scale(lambda _: 1.3), lasts=True),
     Fault("a rise by 20 % in 400 lines", scale(lambda n: 1 + min(0.2, 0.0005 * n)), lasts=True),
+    Fault("a rise by 8 % in 300 lines", scale(lambda n: 1 + min(0.08, 0.08 * n / 300)), lasts=True),
+    Fault("a rise by 0.1 % a line", scale(lambda n: 1 + 0.001 * n), lasts=True),
+    Fault("a loss of exactly 0 for good", scale(lambda _: 0.0), lasts=True),
+    Fault("the same loss in every line", stand_still, lasts=True),
+    Fault("twice the loss for 20 lines", scale(lambda n: 2 if n < 20 else 1)),
     Fault("a spike to twice the loss, back after 20 lines", scale(lambda n: 1 + math.exp(-n / 8))),
     Fault("no finite loss for 10 lines", not_a_number),
     Fault("all steps skipped, loss scale 1", collapse),
     Fault("a gradient norm of 25 times the usual one", jump),
+    Fault("another mixture: 3 % above", scale(lambda _: 1.03), is_fault=False),
+    Fault("a batch smaller by a quarter", shrink_batch, is_fault=False),
     Fault("a rollback by 900 lines", roll_back, is_fault=False),
 )
 
@@ -218,11 +242,90 @@ def find_slow(times: Sequence[float], at: int, every: int) -> int | None:
     return None
 
 
-if __name__ == "__main__":
-    chosen = TUNING if "--tuning" in sys.argv else TEST
-    print(
-        f"| {', '.join(chosen)} | {' | '.join(f'a look every {every} lines' for every in LOOKS.values())} |", flush=True
-    )
-    print("|---|---|---|")
-    for row in rows(chosen):
+FAST_LINES = range(100, 1000)
+"""Where the loss still falls fast."""
+HALVES = ("tuning", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicCurve:
+    """A logged curve, or the logged milliseconds of its steps."""
+
+    name: str
+    source: str
+    figures: tuple[float, ...]
+
+    @property
+    def half(self) -> str:
+        """The half follows from the source alone, so that nobody can choose it after a look at the curve."""
+        return HALVES[int(hashlib.sha256(self.source.encode()).hexdigest(), 16) % 2]
+
+    @property
+    def is_of_times(self) -> bool:
+        return self.name.endswith("-times")
+
+
+def read_folder(folder: Path) -> list[PublicCurve]:
+    curves = []
+    for path in sorted(folder.glob("*.txt")):
+        source = path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# source: ").split(" ")[0]
+        curves.append(PublicCurve(path.stem, source, tuple(read_curve(path.stem, folder))))
+    return curves
+
+
+def public_rows(curves: Sequence[PublicCurve]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for every fault: the cases that are noticed in each half, among the fast lines and anywhere."""
+    every = LOOKS["frequent"]
+    losses = [curve for curve in curves if not curve.is_of_times]
+    alarms = {curve.name: read_alarms(to_lines(curve.figures), every)[0] for curve in losses}
+    long = [curve for curve in losses if len(curve.figures) > FAST_LINES.start + FAULT_LINES]
+    calm = [curve for curve in long if not alarms[curve.name]]
+    for half in HALVES:
+        of_half = [curve for curve in losses if curve.half == half]
+        lines = sum(len(curve.figures) for curve in of_half)
+        loud = ", ".join(f"{curve.name} {len(alarms[curve.name])}" for curve in of_half if alarms[curve.name])
+        sources = len({curve.source for curve in of_half})
+        yield (
+            f"{half}: {len(of_half)} curves of {sources} sources, {lines:,} lines; alarms: {loud or 'none'}",
+            *[""] * 4,
+        )
+    for fault in FAULTS:
+        if fault.change in {roll_back, collapse, jump}:
+            continue
+        cells = [judge_public(calm, fault, half, is_fast=is_fast) for half in HALVES for is_fast in (True, False)]
+        yield fault.name, *cells
+    for half in HALVES:
+        timed = [curve for curve in curves if curve.is_of_times and curve.half == half]
+        early = sum(find_slow(curve.figures[:100], 0, 1) is not None for curve in timed)
+        yield f"steps, {half}: alarms in the first 100 lines of {len(timed)} logs: {early}", *[""] * 4
+
+
+def judge_public(curves: Sequence[PublicCurve], fault: Fault, half: str, *, is_fast: bool) -> str:
+    dice, delays, cases = random.Random(f"{fault.name} {is_fast}"), [], 0
+    for curve in curves:
+        if curve.half == half:
+            last = len(curve.figures) - FAULT_LINES
+            at = dice.randrange(FAST_LINES.start, min(last, FAST_LINES.stop) if is_fast else last)
+            lines = fault.change(to_lines(curve.figures[: at + FAULT_LINES]), at)
+            alarms = read_alarms(lines, LOOKS["frequent"])[0]
+            cases += 1
+            delays += [end - at for end in alarms if end >= at][:1]
+    return describe(cases, delays, is_fault=fault.is_fault)
+
+
+def print_table(heads: Sequence[str], table: Iterator[tuple[str, ...]]) -> None:
+    print(f"| {' | '.join(heads)} |", flush=True)
+    print(f"|{'---|' * len(heads)}", flush=True)
+    for row in table:
         print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    if "--curves" in sys.argv:
+        folder = Path(sys.argv[sys.argv.index("--curves") + 1])
+        places = [f"{half}, {place}" for half in HALVES for place in ("fast lines", "anywhere")]
+        print_table(["fault", *places], public_rows(read_folder(folder)))
+    else:
+        chosen = TUNING if "--tuning" in sys.argv else TEST
+        heads = [", ".join(chosen), *(f"a look every {every} lines" for every in LOOKS.values())]
+        print_table(heads, rows(chosen))

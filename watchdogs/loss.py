@@ -171,5 +171,6 @@ SHAPES: dict[LossShape, tuple[Level, str, str]] = {
     LossShape.SETTLED: (Level.WARNING, "settled", "settled"),
     LossShape.NAN: (Level.CRITICAL, "nan", "roll_back"),
     LossShape.DEAD: (Level.CRITICAL, "dead", "dead"),
+    LossShape.STUCK: (Level.CRITICAL, "stuck", "stuck"),
 }
 """Severity, sentence and remedy of each shape."""

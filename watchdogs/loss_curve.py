@@ -52,6 +52,7 @@ class LossShape(StrEnum):
     SETTLED = "at a higher level"
     NAN = "not a number"
     DEAD = "no gradient"
+    STUCK = "the same in every line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,12 @@ class LossState:
     def level(self) -> float | None:
         """The expected loss; None before MIN_LINES lines."""
         return median(loss for _, loss in self.points[-WINDOW // 2 :]) if len(self.points) >= MIN_LINES else None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the newest losses are all equal, in a log that hardly ever states a loss twice."""
+        others = {loss for _, loss in self.points} - {self.loss}
+        return self.recent == (self.loss,) * TREND and len(others) > WINDOW // 4 and min(others) > 0
 
     @property
     def has_level(self) -> bool:
@@ -205,6 +212,8 @@ def _gradient(curve: LossState, line: Iteration, begin: int) -> LossState:
 
 def _judge_point(curve: LossState, loss: float) -> LossState:
     level = curve.level
+    if curve.is_stuck:
+        return curve  # the window keeps what was usual
     if level is None:
         return _take(curve, loss, loss, noise=0.0)
     if curve.spike_step is not None:
@@ -271,6 +280,7 @@ def shape(curve: LossState) -> LossShape:
     for loss_shape, holds in (
         (LossShape.NAN, curve.bad > 0),
         (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),
+        (LossShape.STUCK, curve.is_stuck),
         (LossShape.DIVERGING, curve.spike_lines > SLOW and _rises(curve)),
         (LossShape.SLOW, curve.spike_lines > SLOW),
         (LossShape.SPIKE, curve.spike_step is not None),

@@ -1,14 +1,14 @@
 """Permanent rises of the loss, from means of many lines. Robust statistics, no clock and no files.
 
-The means of batches of lines are compared with the lowest level of the last thousand lines. What exceeds an allowance
-is summed up (CUSUM), so that a small rise needs more batches than a large one. The level before a rise stays the
-reference until the loss is back, a rollback removes the rise, or a person accepts the new level.
+The means of batches of lines are compared with the lowest level of the last thousand lines, or with the end of the
+course of the last hundreds where the loss falls: a mean over a fall is far above what has been reached. What exceeds an
+allowance is summed up (CUSUM), so that a small rise needs more batches than a large one. The level before a rise stays
+the reference until the loss is back, a rollback removes the rise, or a person accepts the new level.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import fmean, median
 
 BATCH_LINES = 20
@@ -17,8 +17,11 @@ MIN_BATCHES, LEVEL_BATCHES = 5, 10
 """Batches that define a level: at least, and where there are as many."""
 MAX_BATCHES = 60
 """Batches remembered: a rollback by 900 lines leaves some."""
-ALLOWED_NOISE, ALLOWED_SHARE = 3.0, 0.02
-"""A rise is allowed up to this many deviations of a batch and up to this share of the level."""
+COURSE_BATCHES = 20
+"""Newest batches that define the course of the loss."""
+ALLOWED_NOISE, ALLOWED_SHARE = 3.0, 0.04
+"""A rise is allowed up to this many deviations of a batch and up to this share of the level: another mixture of the
+data costs 3 %."""
 BACK_NOISE, BACK_SHARE = 1.5, 0.01
 """The rise is over when the mean of MIN_BATCHES is as near to the level before."""
 RISING_NOISE = 2.0
@@ -27,6 +30,8 @@ LIMIT, MAX_EXCESS = 6.0, 3.0
 """Sum of excesses, in deviations, that is a rise; one batch adds at most MAX_EXCESS, so two batches are needed."""
 FLOOR = 0.005
 """Smallest deviation of a batch, as a share of the level."""
+TINY = 1e-9
+"""Smallest distance of two logarithms: those of huge steps are equal."""
 DEVIATION = 1.4826
 """Ratio of standard deviation to median absolute deviation of a normal distribution."""
 
@@ -66,15 +71,6 @@ class LevelState:
             return 0.0
         return fmean(self.recent) / self.before - 1
 
-    @property
-    def noise(self) -> float:
-        """The usual deviation of a batch, from the differences of neighbours: learning is no noise."""
-        steps = [after - before for (_, before), (_, after) in pairwise(self.batches)]
-        if not steps:
-            return 0.0
-        middle = median(steps)
-        return DEVIATION * median(abs(step - middle) for step in steps) / math.sqrt(2)
-
 
 def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> LevelState:
     """Return the state after one line; `line_noise` is the usual deviation of a line."""
@@ -82,27 +78,26 @@ def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> Le
     if len(losses) < BATCH_LINES:
         return replace(state, losses=losses)
     state, mean = replace(state, losses=()), fmean(losses)
-    noise = max(state.noise, line_noise / math.sqrt(BATCH_LINES))
+    level, deviation = _find_course(state.batches)
+    floor = FLOOR * abs(level if state.before is None else state.before)
+    noise = max(deviation, line_noise / math.sqrt(BATCH_LINES), floor)
     if state.before is not None:
         return _add_raised(state, state.before, mean, noise)
-    return _add_normal(state, step, mean, noise)
+    return _add_normal(state, step, mean, level=level, noise=noise)
 
 
-def _add_normal(state: LevelState, step: int, mean: float, noise: float) -> LevelState:
-    taken = replace(state, batches=(*state.batches, (step, mean))[-MAX_BATCHES:])
+def _add_normal(state: LevelState, step: int, mean: float, *, level: float, noise: float) -> LevelState:
+    taken = replace(state, batches=(*state.batches, (step, mean))[-MAX_BATCHES:], excess=0.0, rise_step=None)
     if len(state.batches) < MIN_BATCHES:
         return taken
-    level = _lowest_level([mean for _, mean in state.batches])
-    noise = max(noise, FLOOR * abs(level))
     allowance = max(ALLOWED_NOISE * noise, ALLOWED_SHARE * abs(level))
-    excess = min(MAX_EXCESS, (mean - level - allowance) / noise)
-    excess = max(0.0, state.excess + excess)
-    if excess == 0:
-        return replace(taken, excess=0.0, rise_step=None)
+    excess = state.excess + min(MAX_EXCESS, (mean - level - allowance) / noise)
+    if excess <= 0:
+        return taken
     rise_step = state.batches[-1][0] + 1 if state.rise_step is None else state.rise_step
     if excess < LIMIT:
-        # A higher batch does not raise the lowest level.
-        return replace(taken, excess=excess, rise_step=rise_step)
+        # A possible rise must not become part of the course with which the next batches are compared.
+        return replace(state, excess=excess, rise_step=rise_step)
     return raise_level(state, before=level, after=mean, step=rise_step)
 
 
@@ -112,7 +107,6 @@ def raise_level(state: LevelState, *, before: float, after: float, step: int) ->
 
 
 def _add_raised(state: LevelState, before: float, mean: float, noise: float) -> LevelState:
-    noise = max(noise, FLOOR * abs(before))
     recent = (*state.recent, mean)[-MIN_BATCHES:]
     allowance = max(BACK_NOISE * noise, BACK_SHARE * abs(before))
     if len(recent) == MIN_BATCHES and fmean(recent) <= before + allowance:
@@ -139,7 +133,18 @@ def roll_back(state: LevelState, step: int) -> LevelState:
     return replace(state, batches=batches, losses=(), excess=0.0)
 
 
-def _lowest_level(means: Sequence[float]) -> float:
+def _find_course(batches: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Return the level that the loss has reached, and the usual deviation of a batch; zeros for too few batches."""
+    if len(batches) < MIN_BATCHES:
+        return 0.0, 0.0
+    means = [mean for _, mean in batches]
     count = min(LEVEL_BATCHES, len(means))
-    windows = (means[start : start + count] for start in range(len(means) - count + 1))
-    return min(map(fmean, windows))
+    lowest = min(fmean(means[start : start + count]) for start in range(len(means) - count + 1))
+    # Over the logarithm of the step, the course of a loss is nearly straight.
+    course = [(math.log(max(1, step)), mean) for step, mean in batches[-COURSE_BATCHES:]]
+    pairs = zip(course, course[len(course) // 2 :], strict=False)
+    slopes = ((after - before) / max(end - begin, TINY) for (begin, before), (end, after) in pairs)
+    slope = min(0.0, median(slopes))
+    reached = [mean + slope * (course[-1][0] - at) for at, mean in course]
+    level = median(reached)
+    return min(lowest, level), DEVIATION * median(abs(mean - level) for mean in reached)

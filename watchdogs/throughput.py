@@ -241,7 +241,9 @@ def _advance_line(state: SpeedState, rate: float, slower_percent: float) -> Spee
 
 
 def _is_slow(state: SpeedState, slower_percent: float) -> bool:
-    """Half the limits end the slowness, so that the state does not flap."""
+    """Half the limits end the slowness, so that the state does not flap. A start-up has no steady speed yet."""
+    if len(state.window) < STEADY_WINDOW:
+        slower_percent = max(slower_percent, CRITICAL_PERCENT)
     share = 0.5 if state.is_slow else 1.0
     is_below = state.less_percent > share * slower_percent
     is_clear = state.usual - state.current > share * MIN_DEVIATIONS * state.noise

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from opsctl.actions.build_report import build_train_report
 from opsctl.alerts.ledger_state import SEVERITY, LedgerEntry
@@ -10,6 +10,7 @@ from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Level
 from opsctl.base.model import Job
+from opsctl.base.units import format_time
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.digest import Digest, TrainDigest, list_actions
@@ -37,7 +38,7 @@ def build_digest(app: App, since: datetime) -> Digest:
         key=lambda entry: (-SEVERITY[entry.level], entry.key),
     )
     excluded = [
-        f"{exclusion.node}: excluded until {datetime.fromtimestamp(exclusion.until, since.tzinfo):%Y-%m-%d %H:%M} UTC:"
+        f"{exclusion.node}: excluded until {format_time(datetime.fromtimestamp(exclusion.until, UTC))}:"
         f" {exclusion.reason}"
         for exclusion in app.exclusions.now()
     ]
@@ -77,7 +78,8 @@ def _list_bad_nodes(app: App) -> list[str]:
 
 def _describe(entry: LedgerEntry) -> str:
     summary = entry.finding.summary if entry.finding else entry.key
-    return f"{entry.level.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {summary} ({entry.key})"
+    remedy = f"; {entry.finding.remedy}" if entry.finding and entry.finding.remedy and not entry.acknowledged else ""
+    return f"{entry.level.value} since {format_time(entry.since)}: {summary} ({entry.key}){remedy}"
 
 
 def _digest_train(app: App, run: RunDir, jobs: Sequence[Job] | None, since: datetime) -> TrainDigest:

@@ -17,29 +17,28 @@ from opsctl.report.digest import render, render_subject
 
 @click.command()
 @click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: one day ago).")
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
 @click.option("--send", "channels", multiple=True, metavar="CHANNEL", help="Send to this channel; repeatable.")
 @app_and_json
-def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequence[str]) -> int:
+def digest(app: App, *, since: datetime | None, channels: Sequence[str]) -> int:
     """Sum up progress, lost hours, alerts and disks.
 
-    Shows for every train the progress, the lost hours by cause, what opsctl did by itself and why, and the expected
-    end; then open and acknowledged alerts, the forecast of disks, and nodes out of service. --send sends the digest to
+    Shows, as Markdown, one paragraph; a table of the trains with progress, expected end and the largest losses; what
+    needs a decision; then what opsctl did by itself, disks, and nodes out of service. --send sends the digest to
     channels of site.toml instead of printing the digest; exit 1 if a channel does not take the digest.
 
     \b
     opsctl digest
-    opsctl digest --since 7d --markdown
+    opsctl digest --since 7d > handover.md
     opsctl digest --send mail                  daily, from the crontab
     """
-    if markdown + wants_json() + bool(channels) > 1:
-        raise click.UsageError("--markdown, --send and --json exclude each other.")
+    if wants_json() and channels:
+        raise click.UsageError("--send and --json exclude each other.")
     if unknown := [name for name in channels if name not in app.alerting.channels]:
         known = ", ".join(app.alerting.channels)
         raise InputError(f"--send: no channel {unknown[0]!r} in [alerts.channels]; there are: {known}")
     made = build_digest(app, since or app.clock.now() - timedelta(days=1))
     if not channels:
-        print_result(made, render(made, is_markdown=markdown))
+        print_result(made, render(made))
         return 0
     message = make_message("digest", render_subject(made), render(made), made.made)
     failed = False

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from textwrap import shorten
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -19,6 +20,7 @@ COLUMNS = ("train", "state", "done", "left", "step", "loss", "now")
 DISPENSABLE = ("loss", "step", "left")
 """Columns that a narrow terminal leaves out, the first one first."""
 MIN_FACT_WIDTH = 28
+MAX_FACT_CHARS = 120
 GAP = 2
 QUIET = {"running", "finished", "queued"}
 """States that need no action."""
@@ -42,8 +44,8 @@ def train_row(status: TrainStatus, now: datetime) -> dict[str, str]:
 
 
 def main_fact(status: TrainStatus, now: datetime) -> str:
-    """Return what matters most about a train now, apart from its alerts."""
-    return next((text for text in _facts(status, now) if text), "")
+    """Return what matters most about a train now, apart from its alerts. The card of the train shows all of it."""
+    return shorten(next((text for text in _facts(status, now) if text), ""), MAX_FACT_CHARS, placeholder="…")
 
 
 def _facts(status: TrainStatus, now: datetime) -> Iterator[str]:
@@ -107,13 +109,14 @@ def choose_columns(rows: Sequence[dict[str, str]], width: int) -> dict[str, int]
 
 
 def alert_texts(alerts: Sequence[OpenAlert], room: int | None = None) -> list[Text]:
-    """Return the open alerts that are not acknowledged or silenced, the worst first; at most `room` lines."""
+    """Return the open alerts that are not acknowledged or silenced, the worst first; few of them are not cut."""
     loud = [alert for alert in alerts if alert.is_loud]
+    is_wrapped = room is None or 2 * len(loud) <= room
     texts = []
     for alert in loud[: room if room is None or len(loud) <= room else room - 1]:
         prefix = f"{alert.train}: " if alert.train and not alert.names_train else ""
         text = cell(f"{alert.level.upper()}  {prefix}{alert.summary}", ALERT_STYLES.get(alert.level, ""))
-        text.no_wrap, text.overflow = room is not None, "ellipsis" if room is not None else "fold"
+        text.no_wrap, text.overflow = not is_wrapped, "fold" if is_wrapped else "ellipsis"
         texts.append(text)
     if len(texts) < len(loud):
         texts.append(Text(f"and {len(loud) - len(texts)} more alerts: opsctl alerts list", "dim"))

@@ -1,13 +1,21 @@
 """The digest: what happened to the trains of a site since a time, for the daily mail and the hand-over. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from textwrap import shorten
 
 from opsctl.base.units import format_duration, format_percent, format_time
-from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided, Readmitted, StopStep
+from opsctl.launch.render import render as render_template
+from opsctl.state.events import AttemptFinalized, Diagnosed, Event, ExclusionDecided, Readmitted, StopStep
 from opsctl.telemetry.progress.effective_time import Bucket
 
+MAX_LOSSES = 3
+MIN_LOSS_S = 180.0
+"""Less is 0.0 h."""
+NEAR_END = timedelta(days=2)
+MAX_WHY_CHARS = 100
 MAX_ACTIONS = 20
 """A digest lists the newest actions of a train up to this number, and the number of the others."""
 
@@ -50,23 +58,31 @@ class Digest:
 
 
 def list_actions(events: Sequence[Event], since: datetime) -> tuple[str, ...]:
-    """Return what opsctl did by itself since a time, with the reasons, the oldest first."""
-    lines = []
+    """Return what opsctl did by itself since a time, with the reasons, the oldest first.
+
+    Ends with one outcome, action and cause are one line: the newest, and their number.
+    """
+    causes = {event.attempt: event.cause for event in events if isinstance(event, Diagnosed)}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for event in events:
         if event.when >= since and (text := _describe(event)):
-            lines.append(f"{event.when:%Y-%m-%d %H:%M} UTC: {text}")
-    if left := max(0, len(lines) - MAX_ACTIONS):
-        return (f"{left} earlier actions", *lines[left:])
-    return tuple(lines)
+            same: tuple[str, ...] = (text,)
+            if isinstance(event, AttemptFinalized):
+                same = (event.outcome, event.action, causes.get(event.attempt, event.why))
+            groups[same] = [*groups.pop(same, []), f"{format_time(event.when)}: {text}"]
+    lines = [f"{texts[-1]} ({len(texts)} such ends)" if texts[1:] else texts[0] for texts in groups.values()]
+    left = max(0, len(lines) - MAX_ACTIONS)
+    return (f"{left} earlier actions", *lines[left:]) if left else tuple(lines)
 
 
 def _describe(event: Event) -> str:
     match event:
         case AttemptFinalized():
-            return f"{event.attempt} {event.outcome}, {event.action}: {event.why}"
+            why = shorten(event.exit_why or event.why, MAX_WHY_CHARS, placeholder="…")
+            return f"{event.attempt} {event.outcome}, {event.action}: {why}"
         case ExclusionDecided():
             verb = "excluded" if event.excluded else "could not exclude"
-            return f"{verb} {event.nodes} until {event.until:%Y-%m-%d %H:%M}: {event.reason}"
+            return f"{verb} {event.nodes} until {format_time(event.until)}: {event.reason}"
         case Readmitted():
             return f"readmitted {event.nodes}"
         case StopStep():
@@ -75,59 +91,50 @@ def _describe(event: Event) -> str:
             return ""
 
 
-def render(digest: Digest, *, is_markdown: bool = False) -> str:
-    """Return the digest as plain text or as Markdown."""
-    title = render_subject(digest)
-    lines = [f"# {title}" if is_markdown else title, ""]
-    for train in digest.trains:
-        lines += _section(_headline(train), _lines_of(train), is_markdown=is_markdown)
-    lines += _section("Open alerts", digest.alerts or ("none",), is_markdown=is_markdown)
-    if digest.acknowledged:
-        lines += _section("Acknowledged alerts", digest.acknowledged, is_markdown=is_markdown)
-    lines += _section("Disks", digest.disks or ("not measured yet",), is_markdown=is_markdown)
-    lines += _section("Nodes out of service", digest.nodes or ("none",), is_markdown=is_markdown)
-    if digest.problems:
-        lines += _section("Unknown", digest.problems, is_markdown=is_markdown)
-    return "\n".join(lines)
+def render(digest: Digest) -> str:
+    """Return the digest as Markdown: a paragraph, a table of trains, what needs a decision, and the rest."""
+    measured = [train for train in digest.trains if train.effective_share is not None and train.wall_s]
+    wall_s = sum(train.wall_s for train in measured)
+    effective_s = sum(train.wall_s * (train.effective_share or 0.0) for train in measured)
+    lost = sum((Counter(dict(train.losses)) for train in measured), Counter[Bucket]())
+    named = [(train.train, train) for train in digest.trains]
+    return render_template(
+        "report/digest.md.j2",
+        digest=digest,
+        title=render_subject(digest),
+        share=format_percent(effective_s / wall_s) if measured else "",
+        wall=format_duration(wall_s),
+        most=_list_hours(lost.most_common(1)),
+        rows=[_row_of(train, digest.made) for train in digest.trains],
+        actions=[f"{name}: {action}" for name, train in named for action in train.actions],
+        problems=[*(f"{name}: {train.problem}" for name, train in named if train.problem), *digest.problems],
+    )
 
 
 def render_subject(digest: Digest) -> str:
     """Return the subject of the mail: the trains by state, and the number of open alerts."""
-    states: dict[str, int] = {}
-    for train in digest.trains:
-        states[train.state] = states.get(train.state, 0) + 1
+    states = Counter(train.state for train in digest.trains)
     trains = ", ".join(f"{count} {state}" for state, count in states.items()) or "no trains"
     alerts = f"{len(digest.alerts)} open alert{'s' * (len(digest.alerts) != 1)}"
-    return f"[{digest.site}] Digest since {digest.since:%Y-%m-%d %H:%M} UTC: {trains}; {alerts}"
+    return f"[{digest.site}] Digest since {format_time(digest.since)}: {trains}; {alerts}"
 
 
-def _section(title: str, lines: Iterable[str], *, is_markdown: bool) -> list[str]:
-    mark = "- " if is_markdown else "  "
-    return [f"## {title}" if is_markdown else title, *(f"{mark}{line}" for line in lines), ""]
+def _list_hours(losses: Iterable[tuple[Bucket, float]]) -> list[str]:
+    return [f"{bucket} {lost_s / 3600:.1f} h" for bucket, lost_s in losses if lost_s >= MIN_LOSS_S]
 
 
-def _headline(train: TrainDigest) -> str:
-    parts = [f"{train.train}: {train.state}"]
-    if train.step is not None:
-        parts.append(f"step {train.step:,}" + (f" of {train.last_step:,}" if train.last_step else ""))
-    if train.steps_done is not None:
-        parts.append(f"about {train.steps_done:,} of them new")
-    return ", ".join(parts)
+def _row_of(train: TrainDigest, now: datetime) -> tuple[str, ...]:
+    steps = "" if train.step is None else f"{train.step:,}"
+    steps += f" of {train.last_step:,}" if steps and train.last_step else ""
+    steps += f", {train.steps_done:,} new" if train.steps_done is not None else ""
+    lost = ", ".join(_list_hours(train.losses[:MAX_LOSSES]))
+    return train.train, train.state, steps, _describe_end(train, now), lost
 
 
-def _lines_of(train: TrainDigest) -> Iterator[str]:
-    if train.loss is not None:
-        yield f"loss: {train.loss:.4g}"
-    if train.effective_share is not None:
-        yield f"effective time: {format_percent(train.effective_share)} of {format_duration(train.wall_s)}"
-    for bucket, lost_s in train.losses:
-        yield f"lost to {bucket}: {lost_s / 3600:.1f} h"
-    if train.end:
-        between = ""
-        if train.end_range:
-            between = f" (between {format_time(train.end_range[0])} and {format_time(train.end_range[1])})"
-        yield f"expected end: {format_time(train.end)}{between}"
-    for action in train.actions:
-        yield f"opsctl: {action}"
-    if train.problem:
-        yield f"unknown: {train.problem}"
+def _describe_end(train: TrainDigest, now: datetime) -> str:
+    """Return the date of the end with its range, within two days also the time. A range of one moment says nothing."""
+    if train.end is None:
+        return ""
+    ends = (train.end, *(train.end_range or ()))
+    end, *rest = [format_time(at)[: None if train.end - now < NEAR_END else len("2026-03-01")] for at in ends]
+    return f"{end} ({' to '.join(rest)})" if len(set(rest)) > 1 else end

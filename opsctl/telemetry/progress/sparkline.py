@@ -7,6 +7,8 @@ from itertools import pairwise
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = "_.-=+*#@"
 """Signs for terminals whose encoding has no block characters."""
+BEYOND = {BLOCKS: "↓↑", ASCII: "v^"}
+"""The marks for values below and above the scale."""
 MIN_COLUMNS_FOR_HALF = 8
 """A shorter curve is drawn on the scale of all its values."""
 BROKEN = "x"
@@ -17,7 +19,7 @@ def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str
     """Return `values` as at most `width` signs; empty for fewer than two.
 
     The scale is that of the last half: where a loss has fallen from 11 to 2.5, the fall from 2.6 to 2.5 still shows.
-    Earlier values beyond the scale get its highest or lowest sign.
+    Earlier values beyond the scale have marks of their own, so that no sign has two meanings.
     """
     if len(values) < 2:
         return ""
@@ -42,7 +44,7 @@ def _worst(values: Sequence[float]) -> float:
 def _sign(value: float, low: float, high: float, ramp: str) -> str:
     if not math.isfinite(value):
         return BROKEN
-    if value == low == high:
-        return ramp[len(ramp) // 2]
-    share = (min(high, max(low, value)) - low) / (high - low) if high > low else float(value > low)
+    if not low <= value <= high:
+        return BEYOND[ramp][value > high]
+    share = (value - low) / (high - low) if high > low else 0.5
     return ramp[min(len(ramp) - 1, int(share * len(ramp)))]

@@ -193,7 +193,7 @@ def test_duty_needs_a_roster_and_shows_the_shifts(shell):
 def test_digest_is_printed_and_sent(shell):
     shell.see(Level.CRITICAL)
     assert "no step for 30 min (hang/gpt)" in shell.opsctl("digest")
-    assert shell.opsctl("digest", "--markdown").startswith("# [opsctl] Digest since ")
+    assert shell.opsctl("digest").startswith("# [opsctl] Digest since ")
     assert json.loads(shell.opsctl("digest", "--json"))["trains"] == []
     assert shell.opsctl("digest", "--send", "file") == "file: delivered\n"
     assert "Digest since " in (shell.root / "alerts.txt").read_text()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.findings import Level
@@ -176,6 +176,18 @@ def test_loud_alerts_stand_above_the_table() -> None:
     assert texts == ["CRITICAL  tr11: no step for 2 h", "WARNING  no step for 2 h"]
 
 
+def test_few_alerts_are_wrapped_so_that_the_fact_is_seen() -> None:
+    alert = make_alert(summary=f"{'7301_4.0 hangs: training, no sign of life for 22m; ' * 3}rank 137 does not answer")
+    few, many = (alert_texts([alert] * count, room=4) for count in (2, 3))
+    assert "does not answer" in " ".join(draw(Group(few[0]), Console(width=80)))
+    assert len(draw(Group(many[0]), Console(width=80))) == 1
+
+
+def test_long_reason_is_cut_in_the_table_also_where_there_is_room() -> None:
+    status = make_status("held", state="held", running=(), last_attempt=CROWDED.last_attempt)
+    assert max(map(len, draw_table_lines(status, make_status(), width=1000))) < 220
+
+
 def test_many_alerts_are_counted() -> None:
     texts = alert_texts([make_alert() for _ in range(20)], room=5)
     assert [text.plain for text in texts[4:]] == ["and 16 more alerts: opsctl alerts list"]
@@ -184,7 +196,7 @@ def test_many_alerts_are_counted() -> None:
 def test_late_fall_of_the_loss_shows() -> None:
     losses = [11 - n / 12 for n in range(100)] + [2.7 - n / 1000 for n in range(140)]
     curve = sparkline(losses, 32)
-    assert curve.startswith("█" * 13)
+    assert curve.startswith("↑" * 13), "what lies beyond the scale has no sign of the scale"
     assert curve.endswith("▁")
     assert len(set(curve[16:])) >= 6
 

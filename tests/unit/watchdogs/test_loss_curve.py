@@ -113,6 +113,29 @@ def test_permanent_rise_is_reported_for_good(share: float, noise_share: float) -
     assert min(line for line, loss_shape in detected if loss_shape is not LossShape.CALM) <= 100
 
 
+@pytest.mark.parametrize("share", [0.1, 0.15])
+def test_rise_amid_a_fast_fall_is_reported(share: float) -> None:
+    noise = make_noise(share=0.02)
+    fast = lambda step: 40 * (step + 100) ** -0.4 * (1 + after(step, lambda _: share)) * noise()  # noqa: E731
+    assert [lines for lines, _ in detect(fast) if 0 <= lines <= 100]
+
+
+def test_other_mixture_of_the_data_is_calm() -> None:
+    noise = make_noise(share=0.015)
+    assert list_shapes(lambda step: calm(5000 + step) * (1 + after(step, lambda _: 0.03)) * noise(), 2000) == []
+
+
+@pytest.mark.parametrize("loss", [0.0, 2.123])
+def test_loss_that_is_always_the_same_is_stuck(loss: float) -> None:
+    noise = make_noise()
+    assert detect(lambda step: loss if step >= AT else calm(step) * noise(), 900) == [(19, LossShape.STUCK)]
+
+
+def test_loss_of_few_digits_is_not_stuck() -> None:
+    noise = make_noise(share=0.001)
+    assert list_shapes(lambda step: round(calm(9000 + step) * noise(), 2), 3000) == []
+
+
 def test_rise_is_over_once_the_loss_is_back() -> None:
     noise = make_noise()
     hill = lambda step: calm(step) * (1 + (0.15 if AT <= step < AT + 500 else 0)) * noise()  # noqa: E731

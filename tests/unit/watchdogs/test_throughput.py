@@ -130,6 +130,20 @@ def test_few_steps_are_not_judged(bench: Bench, count: int) -> None:
     assert bench.judge("throughput").summary == "gpt: too few steps to judge"
 
 
+@pytest.mark.parametrize("tflops", [138, 120])
+def test_fast_start_up_is_no_usual_speed(bench: Bench, tflops: float) -> None:
+    write_steps(bench, 1, 30, 149)
+    for step in range(31, 400, 3):
+        write_steps(bench, step, 3, tflops)
+        assert bench.judge("throughput").level is Level.OK
+
+
+def test_large_fall_early_is_noticed(bench: Bench) -> None:
+    write_steps(bench, 1, 40, 149)
+    write_steps(bench, 41, 12, 75)
+    assert bench.judge("throughput").level is Level.CRITICAL
+
+
 def test_lasting_fall_is_not_the_new_normal(bench: Bench) -> None:
     write_steps(bench, 1, 300, 149)
     assert bench.judge("throughput").level is Level.OK
