@@ -6,6 +6,7 @@ from textwrap import shorten
 from opsctl.base.nodesets import expand_if_list
 from opsctl.diagnosis.blame import may_exclude
 from opsctl.diagnosis.causes import CauseKind, find_row
+from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
 
@@ -43,9 +44,9 @@ def list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:
     return same
 
 
-def advise_still(diagnosis: Diagnosed, excluded: Collection[str]) -> str:
+def advise_still(diagnosis: Diagnosed | Diagnosis, excluded: Collection[str]) -> str:
     """Return the advice without the exclusion of nodes that are excluded already."""
-    nodes, cause = expand_if_list(diagnosis.node), find_row(diagnosis.cause)
-    is_done = cause is not None and nodes and set(nodes) <= set(excluded)
-    advice = cause.once_excluded if cause and is_done else ""
+    nodes = expand_if_list(diagnosis.node)
+    cause = find_row(diagnosis.cause) if nodes and set(nodes) <= set(excluded) else None
+    advice = cause.once_excluded if cause else ""
     return advice[:1].upper() + advice[1:] or diagnosis.advice

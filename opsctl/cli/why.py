@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,16 @@ import click
 
 from opsctl.actions.diagnose_train import diagnose_train
 from opsctl.base.errors import InputError
+from opsctl.base.nodesets import expand_if_list
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import list_files
 from opsctl.cli.output import app_and_json, optional_train, print_result
 from opsctl.diagnosis.causes import CauseKind, Confidence, read_table
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.end_record import read_end
+from opsctl.guard.end_record import Action, read_end
 from opsctl.state.events import RestartDecided
+from opsctl.watchdogs.held_cause import advise_still
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -64,6 +66,8 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     run = app.find(train) if train else None
     diagnosis = diagnose_train(app, run, task) if run else diagnose_logs(_files(logs))
     finalized = read_end(run.attempt(diagnosis.attempt)) if run else None
+    if finalized and finalized.action is Action.EXCLUDE_NODES:
+        diagnosis = replace(diagnosis, advice=advise_still(diagnosis, expand_if_list(diagnosis.node)))
     done = finalized.done if finalized else ()
     restarts = [event for event in app.journal(run).events() if isinstance(event, RestartDecided)] if run else []
     restart = next((event for event in restarts if event.attempt == diagnosis.attempt), None)

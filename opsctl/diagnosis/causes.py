@@ -139,7 +139,7 @@ def _cause(row: dict[str, Any]) -> Cause:
         "sure": Confidence(row["sure"]),
         "near": re.compile(row["near"]) if "near" in row else None,
     }
-    if "once_excluded" in row:
+    if "advice" not in row:
         parsed["advice"] = f"Exclude the node; {row['once_excluded']}"
     return Cause(**row | parsed)
 

@@ -97,7 +97,10 @@ def render(digest: Digest) -> str:
     wall_s = sum(train.wall_s for train in measured)
     effective_s = sum(train.wall_s * (train.effective_share or 0.0) for train in measured)
     lost = sum((Counter(dict(train.losses)) for train in measured), Counter[Bucket]())
-    named = [(train.train, train) for train in digest.trains]
+    actions, problems = list[str](), list[str]()
+    for train in digest.trains:
+        actions += [f"{train.train}: {action}" for action in train.actions]
+        problems += [f"{train.train}: {train.problem}"] if train.problem else []
     return render_template(
         "report/digest.md.j2",
         digest=digest,
@@ -106,8 +109,8 @@ def render(digest: Digest) -> str:
         wall=format_duration(wall_s),
         most=_list_hours(lost.most_common(1)),
         rows=[_row_of(train, digest.made) for train in digest.trains],
-        actions=[f"{name}: {action}" for name, train in named for action in train.actions],
-        problems=[*(f"{name}: {train.problem}" for name, train in named if train.problem), *digest.problems],
+        actions=actions,
+        problems=[*problems, *digest.problems],
     )
 
 

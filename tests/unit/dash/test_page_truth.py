@@ -21,6 +21,8 @@ from opsctl.dash.train_card import describe_progress, format_progress
 from opsctl.dash.train_figures import list_figures
 from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import explain
+from opsctl.diagnosis.blame import may_exclude
+from opsctl.diagnosis.causes import Cause, causes
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
@@ -222,6 +224,14 @@ def test_fix_comes_before_the_release(needed: str, text: str, command: str) -> N
 def test_hold_by_a_person_needs_only_a_release() -> None:
     train = status("held", last_attempt=last("finished"))
     assert [step.command for step in explain(train, TrainHistory(), {}).steps] == ["opsctl release tr11"]
+
+
+@pytest.mark.parametrize(
+    "cause", [cause for cause in causes() if may_exclude(cause.kind)], ids=lambda cause: cause.name
+)
+def test_advice_never_asks_for_an_exclusion_that_is_done(cause: Cause) -> None:
+    diagnosed = replace(crashes("node003").diagnosed["7_1.0"], cause=cause.name, advice=cause.advice)
+    assert "exclude" not in advise_still(diagnosed, {"node003"}).lower()
 
 
 def test_advice_keeps_an_exclusion_that_is_due() -> None:
