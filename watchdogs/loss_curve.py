@@ -12,7 +12,7 @@ from enum import StrEnum
 from statistics import median
 
 from opsctl.telemetry.progress.iteration_lines import Iteration
-from opsctl.watchdogs.loss_level import LevelState, add_loss, raise_level, roll_back
+from opsctl.watchdogs.loss_level import DEVIATION, LevelState, add_loss, raise_level, roll_back
 
 WINDOW = 100
 """Number of log lines that define the level and the noise."""
@@ -39,8 +39,6 @@ CLIP = 4.0
 MIN_PASSED_LINES = 3
 """A spike or a lack of finite losses that began and ended between two cycles is reported from this many lines on."""
 MAX_PASSED = 5
-DEVIATION = 1.4826
-"""Ratio of standard deviation to median absolute deviation of a normal distribution."""
 
 
 class LossShape(StrEnum):

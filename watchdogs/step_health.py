@@ -87,11 +87,8 @@ RUNS = ("skipped_run", "floor_lines", "nan_lines", "silent_lines")
 def _find_begins(before: StepHealth, after: StepHealth, step: int) -> dict[str, int]:
     """Return where each current run of bad lines began: after the last good line, or in a resumed train earlier."""
     begin = before.step + 1 if before.step else step
-    counted = {name: (getattr(before, name), getattr(after, name)) for name in RUNS}
-    # A run that an earlier version of opsctl began to count has no known begin.
-    known = {name: before.begins.get(name) for name, (old, new) in counted.items() if old and new}
-    new_runs = {name: begin for name, (old, new) in counted.items() if new and not old}
-    return new_runs | {name: min(first, begin) for name, first in known.items() if first is not None}
+    runs = (name for name in RUNS if getattr(after, name))
+    return {name: min(before.begins.get(name, begin), begin) for name in runs}
 
 
 def _roll_back(health: StepHealth) -> StepHealth:

@@ -255,18 +255,13 @@ def _last_attempt(snapshot: TrainSnapshot) -> LastAttempt | None:
         return None
     event = list(snapshot.history.finalized.values())[-1]
     diagnosed = snapshot.history.diagnosed.get(event.attempt)
-    advice = diagnosed.advice if diagnosed else ""
-    if diagnosed and event.action == "exclude-nodes":
-        from opsctl.watchdogs.held_cause import advise_still  # noqa: PLC0415 (the catalogue, rarely needed)
-
-        advice = advise_still(diagnosed, expand_if_list(diagnosed.node))
     return LastAttempt(
         at=event.when,
         attempt=event.attempt,
         outcome=event.outcome,
         action=event.action,
         why=event.why,
-        advice=advice,
+        advice=diagnosed.advice if diagnosed and event.action != "exclude-nodes" else "",  # done
     )
 
 

@@ -95,22 +95,15 @@ def render(digest: Digest) -> str:
     """Return the digest as Markdown: a paragraph, a table of trains, what needs a decision, and the rest."""
     measured = [train for train in digest.trains if train.effective_share is not None and train.wall_s]
     wall_s = sum(train.wall_s for train in measured)
-    effective_s = sum(train.wall_s * (train.effective_share or 0.0) for train in measured)
     lost = sum((Counter(dict(train.losses)) for train in measured), Counter[Bucket]())
-    actions, problems = list[str](), list[str]()
-    for train in digest.trains:
-        actions += [f"{train.train}: {action}" for action in train.actions]
-        problems += [f"{train.train}: {train.problem}"] if train.problem else []
     return render_template(
         "report/digest.md.j2",
         digest=digest,
         title=render_subject(digest),
-        share=format_percent(effective_s / wall_s) if measured else "",
+        share=format_percent(1 - lost.total() / wall_s) if measured else "",
         wall=format_duration(wall_s),
         most=_list_hours(lost.most_common(1)),
         rows=[_row_of(train, digest.made) for train in digest.trains],
-        actions=actions,
-        problems=[*problems, *digest.problems],
     )
 
 

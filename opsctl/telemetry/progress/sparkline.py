@@ -9,8 +9,6 @@ ASCII = "_.-=+*#@"
 """Signs for terminals whose encoding has no block characters."""
 BEYOND = {BLOCKS: "↓↑", ASCII: "v^"}
 """The marks for values below and above the scale."""
-MIN_COLUMNS_FOR_HALF = 8
-"""A shorter curve is drawn on the scale of all its values."""
 BROKEN = "x"
 """The sign for nan and infinite values."""
 
@@ -24,7 +22,7 @@ def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str
     if len(values) < 2:
         return ""
     columns = [_worst(share) for share in _shares(values, min(width, len(values)))]
-    half = columns[len(columns) // 2 :] if len(columns) >= MIN_COLUMNS_FOR_HALF else columns
+    half = columns[len(columns) // 2 :]
     known = [column for column in half if math.isfinite(column)] or list(filter(math.isfinite, columns))
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     return "".join(_sign(column, low, high, ramp) for column in columns)

@@ -20,7 +20,7 @@ TRAIN = TrainDigest(
     loss=2.5,
     wall_s=86400.0,
     effective_share=0.9,
-    losses=((Bucket.QUEUE, 7200.0), (Bucket.START_UP, 1800.0), (Bucket.CHECKPOINT, 400.0), (Bucket.SLOW, 300.0)),
+    losses=((Bucket.QUEUE, 7200.0), (Bucket.START_UP, 800.0), (Bucket.CHECKPOINT, 400.0), (Bucket.SLOW, 240.0)),
     end=NOON + timedelta(days=18),
     end_range=(NOON + timedelta(days=16), NOON + timedelta(days=23)),
     actions=("2026-03-02 03:00: excluded n3 until 2026-03-03 03:00: GPU fell off the bus",),
