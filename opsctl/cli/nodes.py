@@ -1,5 +1,6 @@
 """`opsctl nodes`, `drain-bad-nodes`, `undrain-good-nodes`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -9,6 +10,8 @@ import click
 from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
+from opsctl.base.nodesets import fold
+from opsctl.base.tables import read_package_table
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, all_option, check_named, max_option, partition_option, train_option
 from opsctl.cli.output import (
@@ -22,6 +25,7 @@ from opsctl.cli.output import (
     print_unless_json,
     wants_json,
 )
+from opsctl.cron.cron_dir import IN_CRON
 from opsctl.nodes.drain import NodeAction, Quarantine, count_needed_nodes, keep_report, report
 from opsctl.nodes.drain_plan import (
     PREFIX,
@@ -104,17 +108,7 @@ MAX_TRAINS_SHOWN = 3
 """Trains per node in the table. JSON lists all."""
 
 
-COLUMNS = {
-    "node": "node",
-    "state": "state",
-    "trains": "train",
-    "health": "health",
-    "lemon": "lemon",
-    "step_time": "step time",
-    "since": "out since",
-    "by": "by",
-    "reason": "why",
-}
+COLUMNS: dict[str, str] = read_package_table("cli/nodes.toml")["columns"]
 """Titles of the table by key."""
 
 
@@ -246,7 +240,7 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
     if not wants_json():
         show(checked.verdicts)
     _print_plan(plan, "drain")
-    if (plan.steps or plan.left) and not dry_run:
+    if (plan.steps or plan.left) and not dry_run and not _propose(app, plan):
         done = _quarantine(app, view).drain(plan)
     is_excluded = any(node_action.action == "excluded" for node_action in done)
     text = report(plan, checked.records.values(), now) if is_excluded else ""
@@ -325,8 +319,18 @@ def _quarantine(app: App, view: NodeView) -> Quarantine:
 def carry_out(app: App, view: NodeView, plan: NodePlan, *, dry_run: bool) -> None:
     """Print a drain plan, and carry it out unless this is a dry run."""
     _print_plan(plan, "drain")
-    for node_action in [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan):
+    for node_action in [] if dry_run or not plan.steps or _propose(app, plan) else _quarantine(app, view).drain(plan):
         print_unless_json(f"{node_action.node}: {node_action.action}: {node_action.why}")
+
+
+def _propose(app: App, plan: NodePlan) -> bool:
+    """Record drains that `[policy]` leaves to a person, where cron runs the command; return whether there are any."""
+    if app.site.policy.drain == "act" or IN_CRON not in os.environ or not plan.steps:
+        return False
+    nodes = fold(step.node for step in plan.steps)
+    app.alerting.ledger.journal("drain-proposed", nodes=nodes, why=[step.reason for step in plan.steps])
+    print_unless_json(f"proposed to drain; to do it: opsctl drain-bad-nodes {nodes}")
+    return True
 
 
 def _print_plan(plan: NodePlan, action: str) -> None:

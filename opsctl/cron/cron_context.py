@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from tzlocal import get_localzone
 
 from opsctl.base.ports import Clock
-from opsctl.cron.cron_dir import CronDir
+from opsctl.cron.cron_dir import IN_CRON, CronDir
 from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
 from opsctl.settings.cron import CronSettings
 from opsctl.slurm.job_environment import unset_slurm_variables
@@ -57,4 +57,4 @@ def entry_env(env: Mapping[str, str], entry: CronEntry) -> dict[str, str]:
     """Return the entry's environment: this opsctl first on PATH, without the variables of a surrounding job."""
     ours = {name: value for name, value in env.items() if name not in unset_slurm_variables(env)}
     path = entry.env.get("PATH") or env.get("PATH") or os.defpath
-    return {**ours, **entry.env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}
+    return {**ours, **entry.env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}", IN_CRON: "1"}

@@ -15,6 +15,9 @@ from opsctl.state.records import decode, to_text
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.time_stamps import is_from_future
 
+IN_CRON = "OPSCTL_CRON"
+"""The variable that tells a command that no person has typed it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CronDir:

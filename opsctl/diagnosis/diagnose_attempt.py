@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from opsctl.diagnosis.causes import CauseKind, Weight, causes, read_table
+from opsctl.diagnosis.causes import OF_TRAINER, CauseKind, Confidence, Weight, causes, read_table
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.merge_logs import merge_in_order
@@ -26,6 +26,8 @@ SUSPICIOUS_TAIL_BYTES = 256 << 10
 """Bytes at the end of an attempt's log in which suspicious lines are searched."""
 MAX_SUSPICIOUS_LINES = 5
 MAX_QUOTED_CHARS = 300
+SURVIVABLE = OF_TRAINER | {CauseKind.MEMORY, CauseKind.STORAGE}
+"""Classes of failures that a program may report and survive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +80,19 @@ def diagnose_logs(paths: Sequence[Path]) -> Diagnosis:
 def _add_suspicious_lines(
     diagnosis: Diagnosis, paths: Sequence[Path], *, begin: int = 0, end: int | None = None
 ) -> Diagnosis:
-    """Quote the most suspicious lines if no cause is known, and report a training that logged its end."""
-    if not paths or not _is_unexplained(diagnosis):
+    """Quote the most suspicious lines if no cause is known, and report a training that logged its end.
+
+    A training that logged its end behind a line has survived the line.
+    """
+    if not paths:
+        return diagnosis
+    last = read_last_lines(paths[-1], begin, end)
+    if last.finished and not last.failed and diagnosis.kind in SURVIVABLE:
+        return replace(diagnosis, sure=Confidence.POSSIBLE)
+    if not _is_unexplained(diagnosis):
         return diagnosis
     is_silent = diagnosis.cause == NOTHING
-    if is_silent and (finished := read_last_lines(paths[-1], begin, end).finished):
+    if is_silent and (finished := last.finished):
         return replace(diagnosis, kind=CauseKind.NONE, says="the training is over", evidence=(finished,), advice="")
     lines = _find_suspicious_lines(paths[-1], begin, end, falls_back=is_silent)
     evidence = (*diagnosis.evidence, *(line for line in lines if line not in diagnosis.evidence))

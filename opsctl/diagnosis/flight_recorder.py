@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
+from opsctl.base.tables import read_patterns
 from opsctl.state.files import find_matches, is_regular, parse_json
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX
 from opsctl.trainer.bounded_files import read_bounded
@@ -26,12 +27,7 @@ MAX_NAMED_RANKS = 8
 DUMP_PATTERNS = (f"{FLIGHT_DUMP_PREFIX}*", "nccl_trace_rank_*", "comm_lib_trace_rank_*")
 """Names of dumps: those of an attempt's directory, and those that torch gives by default."""
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle))?")
-_PLAIN = re.compile(
-    r"PROTO|FRAME|MARK|STOP|MEMOIZE|(?:LONG_)?BINGET|GET|(?:LONG_)?BINPUT|PUT|NONE|NEWTRUE|NEWFALSE"
-    r"|INT|BININT[12]?|LONG[14]?|(?:BIN)?FLOAT|UNICODE|(?:SHORT_)?BINUNICODE|BINUNICODE8"
-    r"|(?:EMPTY_)?(?:DICT|LIST|TUPLE)|TUPLE[123]|APPENDS?|SETITEMS?"
-)
-"""Names of the instructions for containers, numbers and texts; all others are refused."""
+_PLAIN = read_patterns("diagnosis/patterns.toml", "flight")["plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.base.tables import read_patterns
 from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.log_events import ProgressEventKind, parse_event
@@ -19,22 +20,7 @@ MAX_FAILED_LINES = 200
 """Lines at the end of a log that show a failure at the end; earlier ones may be those of a start."""
 UNFINISHED = frozenset({ProgressEventKind.EXITING, ProgressEventKind.SIGNALLED})
 """The trainer stops early, and the next task goes on."""
-FAILED = re.compile(
-    r"Traceback \(most recent call last\)|\b(?:Segmentation fault|Bus error|Aborted|Killed|Illegal instruction)\b"
-    r"|core dumped|: command not found|can't open file .*: \[Errno|\bError: No such (?:file|module)|ChildFailedError"
-    r"|srun: error: .*(?:Exited with exit code|Killed|fault)|oom[-_]kill"
-)
-"""Lines of a program that failed. A shell script may exit with 0 nevertheless."""
-FROM_RANK = re.compile(r"\[[^\]\s]{1,80}:\d{1,9}\]: ")
-EXCEPTION = re.compile(r"(?:^|\s)(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
-USAGE = re.compile(
-    r"^(?:\[[^\]\s]{1,80}:\d{1,9}\]: )?[ \t]{0,20}"
-    r"((?i:usage):(?:\s{1,20}[A-Za-z./~].*|[ \t\r]{0,20})|-h, --help\b.*|.*\bis powered by Hydra\..*)$",
-    re.MULTILINE,
-)
-"""Lines of a help text: of argparse, click and docopt, of shell scripts, of Hydra."""
-EPOCH = re.compile(r"(?i)\bepoch\s{0,3}[:=\[(]?\s{0,3}(\d{1,6})\s?(?:/|of)\s?(\d{1,6})\b")
-EPOCH_BAR = re.compile(r"(?i)[^%|]{0,200}\bepoch\b[^%|]{0,200}%\|")
+PATTERNS = read_patterns("telemetry/progress/log_lines.toml", "last")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +64,7 @@ def find_usage(log: Path, begin: int, end: int | None = None) -> str:
     """Return the first line of a help text at the beginning of an attempt's log; empty without one. Raises nothing."""
     head_end = begin + MAX_READ_BYTES
     text = _read_part(log, begin, head_end if end is None else min(end, head_end), MAX_READ_BYTES)
-    match = USAGE.search(text)
+    match = PATTERNS["usage"].search(text)
     return " ".join(match[1].split())[:MAX_LINE_CHARS] if match else ""
 
 
@@ -88,7 +74,7 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
     counts_in_epoch = False
     steps = StepReader(formats_for(pattern))
     lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text)]
-    late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(FROM_RANK.match, lines))
+    late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(PATTERNS["from_rank"].match, lines))
     for number, line in enumerate(lines):
         event = parse_event(line)
         if event and event.kind is ProgressEventKind.FINISHED:
@@ -97,10 +83,10 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
             unfinished = line
         elif steps.read(line.encode()).values.get("step") is not None:
             failed = ""  # the program was started again
-            counts_in_epoch = EPOCH_BAR.match(line) is not None
-        elif has_ranks and not FROM_RANK.match(line):
+            counts_in_epoch = PATTERNS["epoch_bar"].match(line) is not None
+        elif has_ranks and not PATTERNS["from_rank"].match(line):
             continue  # of the guard, or of Slurm's step, whose exit code is known
-        elif number > late and (is_failure(lines[number - 1], line) or (failed and EXCEPTION.search(line))):
+        elif number > late and (is_failure(lines[number - 1], line) or (failed and PATTERNS["exception"].search(line))):
             failed = line
     return LastLines(
         finished=finished,
@@ -113,12 +99,12 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
 
 def is_failure(before: str, line: str) -> bool:
     """Return whether a line shows that a program failed. Python ignores exceptions of objects that it removes."""
-    return FAILED.search(line) is not None and "Exception ignored in" not in before
+    return PATTERNS["failed"].search(line) is not None and "Exception ignored in" not in before
 
 
 def find_epochs_left(lines: Sequence[str]) -> str:
     """Return the newest line that names an epoch, if epochs are left; some trainers count epochs from 0."""
-    named = [(match, line) for line in lines if (match := EPOCH.search(line))]
+    named = [(match, line) for line in lines if (match := PATTERNS["epoch"].search(line))]
     if not named:
         return ""
     match, line = named[-1]

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from opsctl.base.tables import read_byte_patterns
 from opsctl.telemetry.progress.log_formats import parse_megatron
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 
@@ -20,16 +21,7 @@ MIN_STAMP_BYTES = 19
 MAX_BATCH = 10**15
 
 STAMP = re.compile(rb"20\d\d-[01]\d-[0-3]\d[ T][0-2]\d:[0-5]\d:[0-5]\d(?:[.,]\d{1,6})?")
-_STEP = re.compile(rb"iteration\s+(\d{1,15})\s*(?:/\s*\d{1,15}\s*)?\|")
-_SAVE_MS = re.compile(rb"save-checkpoint[ .]*: *\(?([\d.]+)")
-_STALL_S = re.compile(rb"saved checkpoint .*stood still for ([\d.]+) s")
-_SAVED = re.compile(rb"(?:saving checkpoint|saved checkpoint|Saving model checkpoint)")
-_RESTARTED = re.compile(
-    rb"loading checkpoint from|resumed from checkpoint|no checkpoint in .*starting from|\[before the start of training"
-)
-_EXITED = re.compile(rb"\[exiting program|\[after training is done")
-_WATCHDOG = re.compile(rb"PULSE:|\*\*\*ALERT|is scheduled to start in|is running for|is waiting ")
-"""Lines of a watchdog in a main log, as in the chronicles. A watchdog also writes while nothing runs."""
+_PATTERNS = read_byte_patterns("telemetry/progress/log_lines.toml", "megatron")
 _WORDS = (b"iteration", b"checkpoint", b"datetime: ")
 """Every line of interest holds one of these words. The search for them takes most of the time."""
 
@@ -45,7 +37,9 @@ class _Gap(NamedTuple):
         return self.data[max(self.begin, self.end - GAP_SEARCH_BYTES) : self.end]
 
     def stamps(self) -> list[float]:
-        lines = (line for line in self.data[self.begin : self.end].split(b"\n") if not _WATCHDOG.search(line))
+        lines = (
+            line for line in self.data[self.begin : self.end].split(b"\n") if not _PATTERNS["watchdog"].search(line)
+        )
         return [parse_stamp(match[0]) for line in lines if (match := STAMP.search(line))]
 
 
@@ -154,31 +148,31 @@ class LogReader:
 
     def _take_line(self, line: bytes, gap: _Gap) -> bool:
         """Take a line of interest; return whether the line is an iteration line."""
-        head = _STEP.search(line)
+        head = _PATTERNS["step"].search(line)
         if head is not None and (b"elapsed time" in line or b"/" in head[0]):
             if self.cuts is None and int(head[1]) < self.step:
                 self._restart(gap)
             self._take_iteration(line, head)
             return True
-        if self.cuts is None and len(self.part) and _RESTARTED.search(line):
+        if self.cuts is None and len(self.part) and _PATTERNS["restarted"].search(line):
             self._restart(gap)  # first, because the time of this line belongs to the new attempt
         if match := STAMP.search(line):
             self.tail = line
             self._set_first_stamp(match[0])
             if self.needs_latest:
                 self._set_latest(parse_stamp(match[0]))
-            if _EXITED.search(line):
+            if _PATTERNS["exited"].search(line):
                 self.part.exit_stamp = parse_stamp(match[0])
         self._take_save(line)
         return False
 
     def _take_save(self, line: bytes) -> None:
         self.evaluated |= b"validation" in line
-        if _SAVED.search(line) and math.isnan(self.stall_s):
+        if _PATTERNS["saved"].search(line) and math.isnan(self.stall_s):
             self.stall_s = math.inf
-        if match := _STALL_S.search(line):
+        if match := _PATTERNS["stall_s"].search(line):
             self._add_stall(parse_float(match[1]))
-        elif match := _SAVE_MS.search(line):
+        elif match := _PATTERNS["save_ms"].search(line):
             self._add_stall(parse_float(match[1]) / 1000)
 
     def _add_stall(self, stall_s: float) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.base.model import JobState
+from opsctl.cron.cron_dir import IN_CRON
 from opsctl.launch.train_arrays import excluded_until
 from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
@@ -107,6 +108,20 @@ def test_bad_node_is_drained_with_the_evidence(
     assert drained["since"]
     assert [name for name, row in rows.items() if row["is_out"]] == ["node002"]
     assert trains.opsctl("nodes", "--bad").splitlines()[1].split()[:2] == ["node002", "IDLE+DRAIN"]
+
+
+def test_cron_proposes_a_drain_that_the_policy_leaves_to_a_person(
+    world: tuple[Trains, GpuNodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trains, nodes = world
+    trains.site.write_text(trains.site.read_text() + '\n[policy]\ndrain = "propose"\n')
+    nodes.set_kernel_log("node002", "xid-79-154")
+    monkeypatch.setenv(IN_CRON, "1")
+    text = trains.opsctl("drain-bad-nodes", "--all")
+    assert "proposed to drain; to do it: opsctl drain-bad-nodes node002\n" in text
+    assert read_node(trains, "node002").state == "IDLE"
+    monkeypatch.delenv(IN_CRON)
+    assert "\nnode002: drained: opsctl: xid" in trains.opsctl("drain-bad-nodes", "node002")
 
 
 def test_drain_respects_the_cap_and_nodes_drained_by_others(world: tuple[Trains, GpuNodes]) -> None:

@@ -1,7 +1,6 @@
 """What opsctl proposes instead of doing, as `[policy]` says, and what follows once a person confirms."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
@@ -120,31 +119,26 @@ def test_a_person_confirms_an_exclusion(train: QueuedTrain) -> None:
     assert confirm(train, care) == []
 
 
-def test_a_drain_waits_for_a_person(train: QueuedTrain) -> None:
-    care = replace(make_node_care(train), policy=PolicySettings(drain="propose"))
+def blame(train: QueuedTrain, care: NodeCare) -> ExclusionDecided:
     fault = CheckResult(check="ecc", severity=Severity.FAULTY, evidence="ECC errors: 3")
     bad = Verdict(node="node001", health=Health.FAULTY, results=(fault,), at=train.clock.now(), by="ssh")
     diagnosis = Diagnosis(kind=CauseKind.GPU, cause="gpu-ecc", says="ECC", node="node001", attempt="12_1.0")
     decided = care.remove_suspects(train.arrays, diagnosis, ["node001"], [bad])
-    assert (decided.excluded, decided.to_drain, "drain" in train.queue.calls) == (True, "node001", False)
     train.arrays.note(decided)
+    return decided
+
+
+def test_a_drain_waits_for_a_person(train: QueuedTrain) -> None:
+    care = replace(make_node_care(train), policy=PolicySettings(drain="propose"))
+    decided = blame(train, care)
+    assert (decided.excluded, decided.to_drain, "drain" in train.queue.calls) == (True, "node001", False)
     assert list(find_proposals(train.arrays.journal.events(), train.clock.now())) == ["drain node001"]
     confirm(train, care)
     assert find_proposals(train.arrays.journal.events(), train.clock.now()) == {}
 
 
 def test_a_person_who_excludes_by_hand_confirms_the_proposal(train: QueuedTrain) -> None:
-    train.arrays.note(
-        ExclusionDecided(
-            attempt="12_1.0",
-            nodes="node001",
-            until=train.clock.now() + timedelta(hours=1),
-            excluded=False,
-            reason=as_written("why"),
-            done=(),
-            proposed=True,
-        )
-    )
+    blame(train, replace(make_node_care(train), policy=PolicySettings(exclude="propose")))
     assert list_open(train) == ["failures.proposes_exclusion"]
     train.arrays.exclude("node[001-002]", needed=1)
     assert list_open(train) == []
