@@ -18,6 +18,7 @@ from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import active_parameters, parameters
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
+from opsctl.calc.own_cost import estimate_own_cost
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.dependent_option import dependent_option
@@ -36,6 +37,8 @@ TOKENS_PER_PARAMETER = 20
 ASSUMED_BATCH_TOKENS = 4 * 2**20
 """Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
 SHOWN_LAYOUTS = 5
+TASK_H = 20.0
+"""As of `opsctl plan spares --task`."""
 _NO_FIGURES = {"layouts", "tried", "bar"}
 """Fields of RunPlan that JSON has in another form."""
 
@@ -217,9 +220,15 @@ def _to_data(page: _Overview) -> dict[str, Any]:
         "memory_bytes": {name: getattr(best.memory, name) for name in MEMORY_PARTS},
         "step_s_by_part": best.parts,
         **{field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in _NO_FIGURES},
+        "opsctl": _own_cost(page),
         "currency": page.currency,
         "end": page.end,
     }
+
+
+def _own_cost(page: _Overview) -> dict[str, int]:
+    plan, ranks = page.plan, page.inputs.cluster.gpus
+    return estimate_own_cost(ranks=ranks, hours=plan.days * 24, failures=plan.failures, task_h=TASK_H)
 
 
 def _layout_data(layout: PlannedLayout, inputs: RunInputs) -> dict[str, Any]:
@@ -261,7 +270,7 @@ def _show(page: _Overview) -> list[str | Table]:
 def _describe(page: _Overview) -> dict[str, str]:
     plan, gpu = page.plan, page.inputs.cluster.gpu
     low, high = plan.bar.low, plan.bar.high
-    memory = plan.layouts[0].memory
+    memory, own = plan.layouts[0].memory, _own_cost(page)
     return {
         "time of a step": _range(plan.step_s, low, high, "s"),
         "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {gpu.memory_gb:g}, "
@@ -278,6 +287,9 @@ def _describe(page: _Overview) -> dict[str, str]:
         f"a save takes {format_duration(plan.save_s)}",
         "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
         "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
+        "opsctl itself": f"{own['files']:,} files after {own['starts']:,} starts in tasks of {TASK_H:g} h, "
+        f"{own['file_operations_per_start']:,} file operations a start; {own['slurm_calls_per_hour']} calls of Slurm "
+        f"an hour, up to {own['slurm_calls_per_hour_of_viewer']} more for each person who watches",
     }
 
 
