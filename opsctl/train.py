@@ -194,14 +194,14 @@ class Train:
         """
         return hold_train(self._app, self._run(), reason, show=log.info).arrays
 
-    def release(self, *, exclude: str = "") -> Released | None:
+    def release(self, *, exclude: str = "", reason: str = "") -> Released | None:
         """Release the queued tasks and disarm the pause switch: `opsctl release`.
 
         `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
         and the result is None. Raises InputError if nothing is queued, and while a rollback runs or waits to be
         finished.
         """
-        result = release_train(self._app, self._run(), exclude, show=log.info)
+        result = release_train(self._app, self._run(), exclude, why=reason, show=log.info)
         if result.data["done"] == "request":
             return None
         return Released(arrays=result.arrays, excluded=str(result.data["excluded"]))

@@ -4,12 +4,10 @@ No import of torch: `opsctl launch` validates configs on login nodes. Lengths ar
 (sequences), times in seconds. `rank_layout.check_layout` checks the rules that depend on the number of processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -90,7 +88,7 @@ class OptimizerConfig(ConfigTable):
     """Largest norm of the gradient over all ranks; 0 does not clip."""
 
     @model_validator(mode="after")
-    def _rates_fall(self) -> OptimizerConfig:
+    def _rates_fall(self) -> Self:
         problems = []
         if self.min_lr > self.lr:
             problems.append(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
@@ -125,7 +123,7 @@ class CheckpointConfig(ConfigTable):
     """Copy the state to host memory and write the copy while training goes on; needs host memory for the copy."""
 
     @model_validator(mode="after")
-    def _keeps_a_spare(self) -> CheckpointConfig:
+    def _keeps_a_spare(self) -> Self:
         if self.keep_last == 1:
             raise ValueError("keep_last = 1 leaves no other checkpoint if the newest is damaged; use 2, or 0 for all")
         return self
@@ -169,7 +167,7 @@ class TrainerConfig(ConfigTable):
     limits: LimitsConfig = LimitsConfig()
 
     @model_validator(mode="after")
-    def _tables_agree(self) -> TrainerConfig:
+    def _tables_agree(self) -> Self:
         refuse(
             [
                 *self._wrong_sequence_parallel(),

@@ -1,10 +1,8 @@
 """The base class of all config tables; the tables of data, batches, evaluation, logs and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -71,7 +69,7 @@ class DataConfig(ConfigTable):
     """Ranges `A-B` of samples to skip, counted from 0 in the order of training, such as those of a loss spike."""
 
     @model_validator(mode="after")
-    def _stages_begin_in_order(self) -> DataConfig:
+    def _stages_begin_in_order(self) -> Self:
         starts = [stage.from_sample for stage in self.stages]
         if starts != sorted(set(starts)):
             raise ValueError(f"stages begin at the samples {starts}: every stage must begin after the one before")
@@ -118,7 +116,7 @@ class BatchConfig(ConfigTable):
     over the first `samples` samples, as Megatron's ramp-up does."""
 
     @model_validator(mode="after")
-    def _reaches_the_full_batch(self) -> BatchConfig:
+    def _reaches_the_full_batch(self) -> Self:
         if self.rampup is None:
             return self
         start, increment, samples = self.rampup

@@ -1,9 +1,7 @@
 """The table of the model: a GPT-2, a BLOOM, or a Llama and its relatives (Mistral, Qwen)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -70,7 +68,7 @@ class ModelConfig(ConfigTable):
     """llama: use the token embedding as output too; gpt2 and bloom always do, llama does not if absent."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ModelConfig:
+    def _fits_together(self) -> Self:
         refuse([*(self._wrong_llama() if self.family == "llama" else self._foreign_keys()), *self._wrong_heads()])
         return self
 

@@ -20,11 +20,11 @@ def read_switch(run: RunDir, switch: Switch) -> Armed | None:
         raise RunDirError(f"{run.switches}: {error.strerror}: unknown whether a switch is armed") from error
 
 
-def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
+def disarm_switch(app: App, run: RunDir, switch: Switch, why: str = "") -> None:
     """Disarm the switch. Raises RunDirError."""
     if run.is_ours:
         # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
-        app.journal(run).append(SwitchDisarmed(switch=switch.value, by=actor()))
+        app.journal(run).append(SwitchDisarmed(switch=switch.value, by=actor(), why=why))
     try:
         disarm(run, switch)
     except OSError as error:
@@ -51,7 +51,7 @@ def hold_or_pause(arrays: TrainArrays, reason: str) -> list[str] | None:
         return None
 
 
-def release_or_request(arrays: TrainArrays, snapshot: TrainSnapshot, exclude: str) -> Released | None:
+def release_or_request(arrays: TrainArrays, snapshot: TrainSnapshot, exclude: str, why: str) -> Released | None:
     """Exclude the nodes `exclude`, and release the queued tasks.
 
     If the job belongs to another user, leave a request for the owner instead and return None.
@@ -59,7 +59,7 @@ def release_or_request(arrays: TrainArrays, snapshot: TrainSnapshot, exclude: st
     try:
         needed = max((job.node_count for job in snapshot.waiting), default=1)
         excluded = arrays.exclude(exclude, needed=needed) if exclude else ""
-        return Released(arrays=arrays.release(), excluded=excluded)
+        return Released(arrays=arrays.release(why), excluded=excluded)
     except NotAllowed:
         request(arrays.run, RequestKind.RELEASE, exclude=exclude)
         return None

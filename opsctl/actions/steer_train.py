@@ -74,7 +74,9 @@ def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, sho
     return SteerResult(data={"done": "held", "arrays": held}, text=text)
 
 
-def release_train(app: App, run: RunDir, exclude: str, *, dry_run: bool = False, show: Show = log.info) -> SteerResult:
+def release_train(
+    app: App, run: RunDir, exclude: str, *, why: str = "", dry_run: bool = False, show: Show = log.info
+) -> SteerResult:
     """Release the queued tasks and disarm the pause switch; for a job of another user, leave a request.
 
     Raises InputError if nothing is queued, held or paused, and while a rollback runs or waits to be finished.
@@ -82,15 +84,15 @@ def release_train(app: App, run: RunDir, exclude: str, *, dry_run: bool = False,
     nodeset(exclude)
     check_not_rolling_back(run, app.clock)
     if dry_run:
-        return _release(app, run, exclude, dry_run=True)
+        return _release(app, run, exclude, why, dry_run=True)
     reconcile_own_train(app, run, show=show)
     with without_rollback(run, app.clock):
-        result = _release(app, run, exclude, dry_run=False)
+        result = _release(app, run, exclude, why, dry_run=False)
     end_hold_alert(app, run)
     return result
 
 
-def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResult:
+def _release(app: App, run: RunDir, exclude: str, why: str, *, dry_run: bool) -> SteerResult:
     arrays = app.arrays(run)
     snapshot = arrays.check()
     paused = read_switch(run, Switch.PAUSE)
@@ -108,9 +110,9 @@ def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResu
         return SteerResult(data=would, text=text)
     parts = []
     if paused:
-        disarm_switch(app, run, Switch.PAUSE)
+        disarm_switch(app, run, Switch.PAUSE, why)
         parts.append("the pause switch is disarmed")
-    result = release_or_request(arrays, snapshot, exclude)
+    result = release_or_request(arrays, snapshot, exclude, why)
     if result is None:
         parts.append(
             "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"

@@ -47,7 +47,7 @@ def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
                 at=event.when,
                 level="",
                 key=train,
-                text=words.format(event),
+                text=words.format(event).removesuffix(": "),
                 by=getattr(event, "by", "") or user,
                 channel=_DECISIONS["channels"].get(type(event), f"opsctl on {place.partition(':')[0]}"),
             )

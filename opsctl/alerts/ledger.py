@@ -6,8 +6,6 @@ full disk, continues in the spare directory: the full disk itself must be alerte
 directories and continues the state with the higher revision, so that two watchers never judge by different states.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -17,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from opsctl.alerts.duty import find_planned_silence
 from opsctl.alerts.inhibit import find_causes, name_followers
@@ -71,7 +69,7 @@ class AlertLedger:
     observed_revision: int | None = None
     """Revision of the ledger at the start of this cycle; None: the current one."""
 
-    def begin_cycle(self) -> AlertLedger:
+    def begin_cycle(self) -> Self:
         """Return this ledger for findings that are made from now on."""
         revision = None
         with contextlib.suppress(RunDirError):

@@ -9,7 +9,7 @@ from opsctl.alerts.alert_history import list_decisions, read_alert_history
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
 from opsctl.cli.options import Since
-from opsctl.cli.output import app_and_json, make_table, print_json, print_on_stderr, print_table, wants_json
+from opsctl.cli.output import app_and_json, make_table, print_on_stderr, print_result
 from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.run_dir import all_trains
 
@@ -38,11 +38,8 @@ def audit(app: App, since: datetime | None) -> int:
             problems.append(error.message)
     begin = since or app.clock.now() - DEFAULT_SPAN
     shown = sorted((entry for entry in entries if entry.at >= begin), key=attrgetter("at"))
-    if wants_json():
-        print_json(shown)
-    else:
-        rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in shown]
-        print_table(make_table(rows, ("at (UTC)", "who", "channel", "about", "what")))
+    rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in shown]
+    print_result(shown, make_table(rows, ("at (UTC)", "who", "channel", "about", "what")))
     for problem in problems:
         print_on_stderr(f"opsctl: {problem}")
     return 1 if problems else 0

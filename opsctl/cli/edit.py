@@ -10,7 +10,7 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import arm_switch
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
-from opsctl.cli.options import allow_option
+from opsctl.cli.options import allow_option, reason_option
 from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result, train_argument
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
@@ -29,9 +29,10 @@ from opsctl.state.switches import Switch
 @train_argument
 @click.argument("changed", type=click.Path(path_type=Path))
 @allow_option
+@reason_option
 @click.option("--now", is_flag=True, help="Restart the running task with the changed files.")
 @app_json_and_dry_run
-def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], now: bool, dry_run: bool) -> None:
+def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], reason: str, now: bool, dry_run: bool) -> None:
     """Change what the next task of a train runs.
 
     The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected, unless --now
@@ -61,7 +62,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], now: bo
         print_result(data, difference or f"{run.name}: nothing would change")
         return
     reconcile_own_train(app, run, show=print_on_stderr)
-    revision = _replace(app, run, before, new, code=code, allowed=allowed)
+    revision = _replace(app, run, before, new, code=code, allowed=allowed, why=reason)
     done = f"the next task runs the changed files; the earlier ones are in revisions/{revision}"
     restarted = arm_switch(app, run, Switch.RESTART, "edited") if now and revision else None
     done += f"; {restarted.text}" if restarted else ""
@@ -70,7 +71,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], now: bo
 
 
 def _replace(
-    app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[Allowed]
+    app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[Allowed], why: str
 ) -> str:
     """Replace the files `now` by `new` and return the revision that keeps `now`; empty if nothing changed.
 
@@ -86,7 +87,7 @@ def _replace(
             store(code, run)
         revision = swap(run, new)
         journal = app.journal(run)
-        note_edit(run, journal, revision)
+        note_edit(run, journal, revision, why)
         if revision:
             for error in allowed:
                 journal.append(error)

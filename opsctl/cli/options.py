@@ -85,6 +85,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # as above: generic on
 
 
 SECONDS, MINUTES, HOURS, DAYS = map(Amount, UNITS_S)
+reason_option = click.option("--reason", default="", help="Reason, recorded in the journal.")
 allow_option = click.option(
     "--allow",
     metavar="CHECK",

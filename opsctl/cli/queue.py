@@ -7,6 +7,7 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed
+from opsctl.cli.options import reason_option
 from opsctl.cli.output import app_json_and_dry_run, complete_trains, print_on_stderr, print_train_result, train_argument
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
@@ -14,7 +15,7 @@ from opsctl.state.run_dir import RunDir
 
 @click.command()
 @train_argument
-@click.option("--reason", default="", help="Reason, recorded in the journal.")
+@reason_option
 @app_json_and_dry_run
 def hold(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     """Hold the queued tasks of a train.
@@ -34,8 +35,9 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool) -> None:
 @click.command()
 @train_argument
 @click.option("--exclude", metavar="NODES", default="", help="Exclude these nodes from the train as well.")
+@reason_option
 @app_json_and_dry_run
-def release(app: App, train: str, *, exclude: str, dry_run: bool) -> None:
+def release(app: App, train: str, *, exclude: str, reason: str, dry_run: bool) -> None:
     """Release a held or paused train.
 
     Lets the queued tasks of TRAIN start, and disarms the pause switch. If you may not release the job, the command
@@ -46,7 +48,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool) -> None:
     opsctl release tiny-gpt --exclude node[003-004]
     """
     run = app.find(train)
-    result = release_train(app, run, exclude, dry_run=dry_run, show=print_on_stderr)
+    result = release_train(app, run, exclude, why=reason, dry_run=dry_run, show=print_on_stderr)
     print_train_result(run.name, result.data, result.text)
 
 

@@ -1,12 +1,9 @@
 """`opsctl report`: effective time, and every lost hour by cause."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -14,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.actions.build_report import build_train_report
+from opsctl.app import App
 from opsctl.base.units import format_duration, format_percent
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Since
@@ -32,9 +30,6 @@ from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.log_report import report_log
 from opsctl.slurm.past_jobs import read_past_jobs
 from opsctl.telemetry.progress.effective_time import Bucket
-
-if TYPE_CHECKING:
-    from opsctl.app import App
 
 BAR = 40
 """Characters of the longest bar."""

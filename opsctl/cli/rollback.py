@@ -19,7 +19,7 @@ from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, plan_rol
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.checkpoints.scan import list_checkpoints_in
-from opsctl.cli.options import INTERVAL, allow_option
+from opsctl.cli.options import INTERVAL, allow_option, reason_option
 from opsctl.cli.output import (
     app_json_and_dry_run,
     print_json,
@@ -92,7 +92,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
     show_default=True,
     help="Longest wait for the running task to stop.",
 )
-@click.option("--reason", default="", help="Reason, recorded in the journal.")
+@reason_option
 @allow_option
 @app_json_and_dry_run
 def rollback(

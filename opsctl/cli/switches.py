@@ -8,6 +8,7 @@ from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
 from opsctl.cli.command_names import SuggestingGroup
+from opsctl.cli.options import reason_option
 from opsctl.cli.output import app_and_json, app_json_and_dry_run, print_result, print_train_result, train_argument
 from opsctl.launch.rollback_state import without_rollback
 from opsctl.state.run_dir import RunDir
@@ -52,9 +53,10 @@ def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool) -
 
 @kill_switch.command("disarm")
 @train_argument
+@reason_option
 @pause_option
 @app_json_and_dry_run
-def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool) -> None:
+def disarm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool) -> None:
     """Disarm the kill switch of TRAIN.
 
     Afterwards tasks of the train may run again. A running task that was asked to stop stops all the same, and cancelled
@@ -67,7 +69,7 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool) -> None:
     switch = Switch.PAUSE if pause else Switch.KILL
     # A rollback stops the train by the pause switch.
     with without_rollback(run, app.clock) if pause else contextlib.nullcontext():
-        _disarm(app, run, switch, dry_run=dry_run)
+        _disarm(app, run, switch, reason, dry_run=dry_run)
 
 
 @kill_switch.command("show")
@@ -102,7 +104,7 @@ def save_switch(app: App, train: str, *, reason: str, disarm: bool, dry_run: boo
     opsctl save-switch tiny-gpt --reason "before the maintenance"
     """
     if disarm:
-        _disarm(app, app.find(train), Switch.SAVE, dry_run=dry_run)
+        _disarm(app, app.find(train), Switch.SAVE, reason, dry_run=dry_run)
     else:
         _arm(app, train, Switch.SAVE, reason, dry_run=dry_run)
 
@@ -123,10 +125,10 @@ def restart(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     _arm(app, train, Switch.RESTART, reason, dry_run=dry_run)
 
 
-def _disarm(app: App, run: RunDir, switch: Switch, *, dry_run: bool) -> None:
+def _disarm(app: App, run: RunDir, switch: Switch, why: str, *, dry_run: bool) -> None:
     was_armed = read_switch(run, switch) is not None
     if was_armed and not dry_run:
-        disarm_switch(app, run, switch)
+        disarm_switch(app, run, switch, why)
     word = "would be disarmed" if dry_run else "disarmed"
     text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
     print_train_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text)

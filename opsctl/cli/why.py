@@ -1,15 +1,13 @@
 """`opsctl why`: the cause, node and rank of a failed attempt, and the advice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from opsctl.actions.diagnose_train import diagnose_train
+from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.base.nodesets import expand_if_list
 from opsctl.cli.dependent_option import dependent_option
@@ -21,10 +19,6 @@ from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.end_record import Action, read_end
 from opsctl.state.events import RestartDecided
 from opsctl.watchdogs.held_cause import advise_still
-
-if TYPE_CHECKING:
-    from opsctl.app import App
-
 
 DOUBTS = {
     Confidence.LIKELY: "the usual cause of this line, but not the only one",

@@ -103,7 +103,7 @@ def _plan_hold(app: App, instruction: PageInstruction) -> PagePlan:
 
 
 def _release(app: App, instruction: PageInstruction) -> str:
-    return release_train(app, _find(app, instruction), "").text
+    return release_train(app, _find(app, instruction), "", why=instruction.why).text
 
 
 def _confirm(app: App, instruction: PageInstruction) -> str:

@@ -114,13 +114,13 @@ def revisions(run: RunDir) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name))
 
 
-def note_edit(run: RunDir, journal: Journal, revision: str) -> None:
+def note_edit(run: RunDir, journal: Journal, revision: str, why: str = "") -> None:
     """Journal the edit that saved `revision`; if empty, the newest revision, whose edit may have been interrupted."""
     paths = revisions(run)
     newest = revision or (paths[-1].name if paths else "")
     journalled = {event.revision for event in journal.events() if isinstance(event, Edited)}
     if newest and newest not in journalled:
-        journal.append(Edited(revision=newest))
+        journal.append(Edited(revision=newest, why=why))
 
 
 def frozen_changes(old: TrainSettings, new: TrainSettings) -> list[str]:

@@ -149,14 +149,14 @@ class TrainArrays:
             self.note(Held(jobs=tuple(arrays), reason=reason))
         return arrays
 
-    def release(self) -> list[str]:
+    def release(self, why: str = "") -> list[str]:
         """Release all queued tasks; return their arrays, the last first."""
         snapshot = self.check()
         arrays = _arrays(snapshot.waiting)
         for array in arrays:
             self.slurm.release(array)
         if arrays or snapshot.history.held or snapshot.history.repair:
-            self.note(HoldReleased(jobs=tuple(arrays)))
+            self.note(HoldReleased(jobs=tuple(arrays), why=why))
         return arrays
 
     def cancel(self, reason: Reason, *, queued_only: bool = False) -> list[str]:

@@ -1,14 +1,12 @@
 """The copies of one train's files in one directory. Only changed files are copied again, each atomically."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from opsctl.base.errors import OpsctlError, cannot_write
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
@@ -36,7 +34,7 @@ class TimeLimit:
     seconds: float
 
     @classmethod
-    def within(cls, clock: Clock, seconds: float) -> TimeLimit:
+    def within(cls, clock: Clock, seconds: float) -> Self:
         return cls(clock, clock.monotonic() + seconds, seconds)
 
     def left(self) -> float:

@@ -1,7 +1,5 @@
 """A private Slurm: start, find and remove a sandbox."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -13,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from opsctl.base.errors import InputError, SandboxError
 from opsctl.base.ports import Clock, Runner
@@ -142,7 +141,7 @@ class Sandbox:
         auth: Auth = Auth.MUNGE,
         private: bool = False,
         patience_s: float = 60,
-    ) -> Sandbox:
+    ) -> Self:
         """Start a sandbox and wait until every node is idle. First remove what an interrupted `up` left behind.
 
         Other users can reach a sandbox of root unless `private` is set. Raises SandboxError, also for a daemon that
@@ -165,7 +164,7 @@ class Sandbox:
         return cls(record=record, places=places, clock=clock, runner=runner, was_up=was_up)
 
     @classmethod
-    def open(cls, name: str, *, clock: Clock, runner: Runner, places: Places | None = None) -> Sandbox:
+    def open(cls, name: str, *, clock: Clock, runner: Runner, places: Places | None = None) -> Self:
         """Return the sandbox of this name, even if some daemons have ended. Raises InputError without a record."""
         places = places or Places.default()
         record = read_record(places.home(name))

@@ -1,13 +1,12 @@
 """The record of a sandbox (sandbox.json) and the directories of sandboxes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from opsctl.base.errors import InputError
 from opsctl.host.processes import ProcessId
@@ -29,7 +28,7 @@ class Places:
     run: Path = Path("/tmp")  # noqa: S108 (munged wants a world-readable path; the directory below it is checked to be ours)  # nosec B108
 
     @classmethod
-    def default(cls) -> Places:
+    def default(cls) -> Self:
         """Return the directories of this user, by the XDG base directory specification."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(state=state_home() / "sandbox", cache=cache / "opsctl" / "sandbox")
@@ -75,7 +74,7 @@ class SandboxRecord:
     def daemon(self, name: str) -> SandboxDaemon | None:
         return next((daemon for daemon in self.daemons if daemon.name == name), None)
 
-    def with_daemon(self, *new: SandboxDaemon) -> SandboxRecord:
+    def with_daemon(self, *new: SandboxDaemon) -> Self:
         """Return the record with `new` in place of the daemons of the same names."""
         names = {daemon.name for daemon in new}
         return replace(self, daemons=(*(old for old in self.daemons if old.name not in names), *new))

@@ -4,11 +4,9 @@ A secret is given by file (`password_file = "..."`) or by variable (`password = 
 accepted only from a site.toml that other users cannot read.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
@@ -79,13 +77,13 @@ class EmailTable(SecretTable):
     sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
 
     @model_validator(mode="after")
-    def _no_password_in_clear(self) -> EmailTable:
+    def _no_password_in_clear(self) -> Self:
         if self.user and self.tls == "none" and self.server not in LOOPBACK:
             raise ValueError(f'the password would go to {self.server} in clear: set tls = "starttls" or "tls"')
         return self
 
     @model_validator(mode="after")
-    def _answers_are_safe(self) -> EmailTable:
+    def _answers_are_safe(self) -> Self:
         if not self.imap_server:
             return self
         if not self.has_secret("answer_key"):
@@ -116,7 +114,7 @@ class SlackTable(SecretTable):
     api_url: str = Field("https://slack.com/api/", description="base URL of the Slack API; change for a proxy")
 
     @model_validator(mode="after")
-    def _one_way(self) -> SlackTable:
+    def _one_way(self) -> Self:
         webhook = self.has_secret("webhook")
         token = self.has_secret("token")
         if webhook == token:
@@ -150,7 +148,7 @@ class AppriseTable(SecretTable):
         return self.has_secret("pagerduty_token")
 
     @model_validator(mode="after")
-    def _has_url(self) -> AppriseTable:
+    def _has_url(self) -> Self:
         if not self.has_secret("url"):
             raise ValueError("needs a url_file")
         _refuse_clear_token(self.pagerduty_api_url, "pagerduty_api_url", has_token=self.reads_answers)
@@ -189,7 +187,7 @@ class NtfyTable(SecretTable):
         return self.has_secret("answer_topic")
 
     @model_validator(mode="after")
-    def _is_complete(self) -> NtfyTable:
+    def _is_complete(self) -> Self:
         if not self.has_secret("topic"):
             raise ValueError("needs a topic_file")
         if self.reads_answers and not self.has_secret("answer_key"):
@@ -222,13 +220,13 @@ class WebhookTable(SecretTable):
     )
 
     @model_validator(mode="after")
-    def _has_url(self) -> WebhookTable:
+    def _has_url(self) -> Self:
         if not self.has_secret("url"):
             raise ValueError("needs a url_file")
         return self
 
     @model_validator(mode="after")
-    def _template_is_json(self) -> WebhookTable:
+    def _template_is_json(self) -> Self:
         if unknown := set(re.findall(PLACEHOLDER, self.template)) - set(WEBHOOK_FIELDS):
             raise ValueError(f"template: no field {', '.join(sorted(unknown))}; there are {', '.join(WEBHOOK_FIELDS)}")
         try:

@@ -1,11 +1,9 @@
 """Routes, duty, silences and timing of alerts: `[alerts]` of site.toml. alert_channels.py has the channels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from string import Formatter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -37,7 +35,7 @@ class OverrideTable(SettingsTable):
     until: Moment = Field(description="end")
 
     @model_validator(mode="after")
-    def _in_order(self) -> OverrideTable:
+    def _in_order(self) -> Self:
         _check_order(self.since, self.until)
         return self
 
@@ -58,7 +56,7 @@ class DutyTable(SettingsTable):
     overrides: tuple[OverrideTable, ...] = ()
 
     @model_validator(mode="after")
-    def _people_exist(self) -> DutyTable:
+    def _people_exist(self) -> Self:
         named = {*self.rota, *(override.person for override in self.overrides)}
         if unknown := sorted(named - set(self.people)):
             raise ValueError(f"no person {', '.join(map(repr, unknown))} in people")
@@ -87,7 +85,7 @@ class PlannedSilence(SettingsTable):
     days: tuple[Day, ...] = Field(DAYS, description="days on which recurring hours begin")
 
     @model_validator(mode="after")
-    def _one_kind(self) -> PlannedSilence:
+    def _one_kind(self) -> Self:
         if bool(self.hours) == bool(self.since and self.until) or bool(self.since) != bool(self.until):
             raise ValueError("needs either since and until, or hours")
         if self.since:
@@ -177,7 +175,7 @@ class AlertSettings(SettingsTable):
     )
 
     @model_validator(mode="after")
-    def _channels_exist(self) -> AlertSettings:
+    def _channels_exist(self) -> Self:
         named: set[str] = set()
         for names in (*(route.channels for route in self.routes), *(step.channels for step in self.escalation)):
             named.update(names)
@@ -192,14 +190,14 @@ class AlertSettings(SettingsTable):
         return self
 
     @model_validator(mode="after")
-    def _hours_are_positive(self) -> AlertSettings:
+    def _hours_are_positive(self) -> Self:
         for name in ("repeat_hours", "repeat_warning_hours"):
             if any(hours <= 0 for hours in getattr(self, name)):
                 raise ValueError(f"{name}: every number must be more than 0")
         return self
 
     @model_validator(mode="after")
-    def _links_are_filled(self) -> AlertSettings:
+    def _links_are_filled(self) -> Self:
         for link in self.link_base:
             try:
                 fields = {tuple(field) for _, *field in Formatter().parse(link) if field[0] is not None}

@@ -3,14 +3,12 @@
 Below the composition root, no module reads a settings file or settings from the environment.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -251,7 +249,7 @@ class TrainSettings(SettingsTable):
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 
     @model_validator(mode="after")
-    def _one_trainer(self) -> TrainSettings:
+    def _one_trainer(self) -> Self:
         if bool(self.command) == (self.trainer is not None):
             raise ValueError(
                 "either `command` (any trainer) or a [trainer] table (the embedded trainer) is needed, not both"
@@ -259,7 +257,7 @@ class TrainSettings(SettingsTable):
         return self
 
     @model_validator(mode="after")
-    def _command_in_container(self) -> TrainSettings:
+    def _command_in_container(self) -> Self:
         if self.container and not self.command:
             raise ValueError("[container] needs `command`: opsctl and its embedded trainer are not in the image")
         return self

@@ -1,11 +1,9 @@
 """Publishing of logs, curves and reports: `[publish]` of site.toml; `[publish]` of TRAIN.toml replaces the site's."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -98,7 +96,7 @@ class PublishTable(SettingsTable):
     )
 
     @model_validator(mode="after")
-    def _has_its_place(self) -> PublishTable:
+    def _has_its_place(self) -> Self:
         needed = {"path": self.path, "git": self.remote, "command": self.command}
         methods = [method for method, place in needed.items() if place]
         if not self.to and methods:

@@ -1,8 +1,6 @@
 """`[setup]` of TRAIN.toml: preparations on the first node, and the code that the trainer runs."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,7 +24,7 @@ class ShellSetup(SettingsTable):
     freeze_max_size: Size = Field(500 << 20, ge=0, description="largest copy; a launch with more to copy is refused")
 
     @model_validator(mode="after")
-    def _frozen_directory(self) -> ShellSetup:
+    def _frozen_directory(self) -> Self:
         if self.freeze != "none" and not self.directory:
             raise ValueError("freeze needs `directory`, the directory of the trainer's code")
         return self

@@ -1,8 +1,6 @@
 """Watchdogs: `[watch]` and `[[filesystem]]` of site.toml, `[watch]` of TRAIN.toml."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -41,7 +39,7 @@ class CheckTable(SettingsTable):
         return self.warning_above, self.critical_above, self.warning_below, self.critical_below
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> CheckTable:
+    def _makes_sense(self) -> Self:
         if self.kind == "log" and not (self.file and self.pattern):
             raise ValueError(f"check {self.name}: kind = log needs `file` and `pattern`")
         if self.kind == "command" and not self.command:
@@ -133,7 +131,7 @@ class Filesystem(SettingsTable):
     every_minutes: float = Field(1440, gt=0, description="time between two measurements by du")
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Filesystem:
+    def _makes_sense(self) -> Self:
         problems = []
         if self.by == "command" and not (self.command and self.pattern):
             problems.append("by = command needs `command` and `pattern`")

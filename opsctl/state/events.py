@@ -201,6 +201,7 @@ class Held(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldReleased(Event):
     jobs: tuple[JobId, ...]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +255,7 @@ class Readmitted(Event):
 class SwitchDisarmed(Event):
     switch: str
     by: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +268,7 @@ class SwitchArmed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited(Event):
     revision: str
+    why: str = ""
 
 
 RESTARTS = (Submitted, HoldReleased, Edited)

@@ -1,12 +1,11 @@
 """Paths of the site directory `<root>/.site`: everything that belongs to no single train."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from opsctl.base.errors import cannot_write
 from opsctl.host.system import user_name
@@ -22,7 +21,7 @@ class SiteDir:
     path: Path
 
     @classmethod
-    def of(cls, root: Path) -> SiteDir:
+    def of(cls, root: Path) -> Self:
         """Return the site directory of the trains below `root`."""
         return cls(root / ".site")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from opsctl.host.system import SystemClock
-from opsctl.state.events import RequestRefused, SwitchArmed
+from opsctl.state.events import HoldReleased, RequestRefused, SwitchArmed, SwitchDisarmed
 from opsctl.state.journal import Journal, actor
 from opsctl.state.site_dir import SiteDir
 from tests.hostile.conftest import Site
@@ -39,13 +39,17 @@ def test_act_on_alerts_is_shown(site: Site, line: str, row: list[str] | None) ->
 def test_decision_about_a_train_is_shown(site: Site) -> None:
     journal = Journal(site.train(), SystemClock())
     journal.append(SwitchArmed(switch="kill", by="mallory", why="for fun"))
+    journal.append(SwitchDisarmed(switch="kill", by="ann", why="a joke"))
     journal.append(RequestRefused(verb="release", by="mallory", why="not in the group"))
+    journal.append(HoldReleased(jobs=("12",)))
     entries = json.loads(site.opsctl("audit", "--json").output)
     rows = [(entry["key"], entry["by"], entry["channel"].partition(" ")[0], entry["text"]) for entry in entries]
     assert rows == [
         ("tr11", actor(), "opsctl", "launched"),
         ("tr11", "mallory", "switch", "kill switch armed: for fun"),
+        ("tr11", "ann", "switch", "kill switch disarmed: a joke"),
         ("tr11", "mallory", "request", "request refused: release: not in the group"),
+        ("tr11", actor(), "opsctl", "released"),
     ]
     assert json.loads(site.opsctl("audit", "--since", "2026-12-31", "--json").output) == []
 

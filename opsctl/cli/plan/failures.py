@@ -1,7 +1,5 @@
 """`opsctl plan spares` and `opsctl plan simulate`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

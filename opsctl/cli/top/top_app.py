@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.console import Group
 from rich.text import Text
@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
+from opsctl.app import App
 from opsctl.base.tables import read_package_table
 from opsctl.cli.output import cell
 from opsctl.cli.status_card import STYLES
@@ -22,9 +23,6 @@ from opsctl.cli.top.dialogs import ConfirmDialog, HelpDialog, TextDialog
 from opsctl.cli.top.train_screen import ACTION_KEYS, TrainsApp, TrainScreen
 from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
 from opsctl.monitor.status import TrainStatus
-
-if TYPE_CHECKING:
-    from opsctl.app import App
 
 MIN_AGE_S = 2.0
 """F5 does not read again within this time."""

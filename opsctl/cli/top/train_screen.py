@@ -1,9 +1,7 @@
 """One train: its card, log, diagnosis and stacks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -17,10 +15,7 @@ from opsctl.cli.output import cell
 from opsctl.cli.status_card import STYLES, status_block
 from opsctl.cli.top.dialogs import TextDialog
 from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
-
-if TYPE_CHECKING:
-    from opsctl.telemetry.logs.train_logs import TrainLog
-
+from opsctl.telemetry.logs.train_logs import TrainLog
 
 PANES = ("card", "log", "why", "stacks")
 COMMAND_PANES = {"why": "opsctl reads the logs …", "stacks": "opsctl asks the ranks, for up to 10 s …"}

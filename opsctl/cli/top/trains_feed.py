@@ -1,24 +1,19 @@
 """The one snapshot that all screens of `opsctl top` show, and the commands that its keys run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from opsctl.actions.find_statuses import find_statuses
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import TimedOut
 from opsctl.cli.output import cell
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains
 from opsctl.telemetry.logs.train_logs import TrainLog
-
-if TYPE_CHECKING:
-    from opsctl.app import App
 
 log = logging.getLogger(__name__)
 

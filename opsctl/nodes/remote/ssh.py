@@ -1,7 +1,5 @@
 """Run commands by ssh: with checked host keys, keys and agent, an optional jump host, and limits on time and output."""
 
-from __future__ import annotations
-
 import getpass
 import logging
 import os
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import paramiko
 from paramiko import Channel, SSHClient, SSHException, Transport
@@ -65,7 +63,7 @@ class Ssh:
     name: ClassVar[str] = "ssh"
 
     @classmethod
-    def from_settings(cls, settings: RemoteSettings, clock: Clock) -> Ssh:
+    def from_settings(cls, settings: RemoteSettings, clock: Clock) -> Self:
         """Read the files that `settings` names. A missing or broken file counts as empty."""
         config = SSHConfig()
         with suppress(OSError, ConfigParseError, UnicodeDecodeError):

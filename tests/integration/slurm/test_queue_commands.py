@@ -70,9 +70,10 @@ def test_release_adds_excluded_nodes(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",), exclude="node001"))
     (array,) = trains.arrays()
     trains.opsctl("hold", "t")
-    text = trains.opsctl("release", "t", "--exclude", "node002")
+    text = trains.opsctl("release", "t", "--exclude", "node002", "--reason", "the disk is free")
     assert text == f"t: excluded now: node[001-002]; released array {array}\n"
     assert trains.app.slurm.excluded(array) == "node[001-002]"
+    assert "released: the disk is free" in trains.opsctl("audit")
 
 
 def test_exclusion_that_leaves_too_few_nodes_is_refused(trains: Trains) -> None:
@@ -132,12 +133,13 @@ def test_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     words = trains.place / "words"
     until(words.exists)
     changed = trains.toml(command=("bash", "-c", script, "two $(id)"), more=more, extra=(), tasks=2)
-    text = trains.opsctl("edit", "t", changed)
+    text = trains.opsctl("edit", "t", changed, "--reason", "two words")
     assert text.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
     assert words.read_text() == "one\n"
     go.touch()
     until(lambda: words.read_text() == "one\ntwo $(id)\n")
     assert Edited in trains.kinds()
+    assert "edited: two words" in trains.opsctl("audit")
 
 
 def test_edit_of_frozen_settings_is_refused(trains: Trains) -> None:
