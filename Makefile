@@ -5,10 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs release audit prove integrations matrix bench gpu race lock lowest clean
+.PHONY: demo test check docs release audit prove drill integrations matrix bench gpu race lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
+
+drill: $(VENV)/ready  ## every fault against a small train on a sandbox; the score card stands in docs/how-to/drill.md
+	$(BIN)/opsctl drill --markdown
 
 check: $(VENV)/ready  ## before every commit
 	$(BIN)/ruff check .

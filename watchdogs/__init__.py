@@ -3,6 +3,7 @@
 A new watchdog needs a module with such a class, a line below, and a test of the fault and of the recovery.
 """
 
+from itertools import chain
 from typing import Any
 
 from opsctl.base.ports import Watchdog
@@ -19,18 +20,9 @@ from opsctl.watchdogs.own_checks import OwnChecks
 from opsctl.watchdogs.slurm_status import SlurmStatus
 from opsctl.watchdogs.throughput import Throughput
 
-WATCHDOGS: dict[str, Watchdog[WatchContext, Any, Any]] = {
-    "slurm_status": SlurmStatus(),
-    "hang": Hang(),
-    "failures": Failures(),
-    "node_health": NodeHealth(),
-    "held": HeldTrain(),
-    "loss": Loss(),
-    "throughput": Throughput(),
-    "checkpoint": CheckpointAge(),
-    "fs_quota": FsQuota(),
-    "cron_alive": CronAlive(),
-    "train_checks": OwnChecks("train_checks", "train"),
-    "site_checks": OwnChecks("site_checks", "site"),
-}
+_ALL: tuple[tuple[Watchdog[WatchContext, Any, Any], ...], ...] = (
+    (SlurmStatus(), Hang(), Failures(), NodeHealth(), HeldTrain(), Loss(), Throughput(), CheckpointAge(), FsQuota()),
+    (CronAlive(), OwnChecks("train_checks", "train"), OwnChecks("site_checks", "site")),
+)
+WATCHDOGS = {watchdog.name: watchdog for watchdog in chain(*_ALL)}
 """The watchdogs by name, as in `opsctl watch NAME`."""

@@ -55,16 +55,27 @@ def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
 
 def read_alert_history(alerts: Path, train: str = "", *, tail_bytes: int = MAX_TAIL_BYTES) -> list[AlertEvent]:
     """Return the events of the alerts of one train, or of all, the oldest first."""
-    records: list[dict[str, Any]] = []
-    for path in find_matches(alerts, "journal-*.jsonl"):
-        with suppress(OSError):
-            records += _parse_lines(read_range(path, -tail_bytes, tail_bytes)[0])
+    records = list(_read_records(alerts, tail_bytes))
     keys = {find_incident(str(record["id"])): str(record["key"]) for record in records if "after" in record}
     events: list[AlertEvent] = []
     for record in records:
         with suppress(ValueError, KeyError, TypeError):
             events += _parse_record(record, train, keys)
     return sorted(events, key=lambda event: event.at)
+
+
+def read_deliveries(alerts: Path, train: str, since: datetime) -> list[str]:
+    """Return the channels that delivered an alert of a train, raised after `since`, but not in a combined message."""
+    records = [row for row in _read_records(alerts, MAX_TAIL_BYTES) if str(row.get("at")) >= since.isoformat()]
+    ids = tuple(str(row["id"]) for row in records if "after" in row and train in str(row["key"]).split("/"))
+    delivered = (row for row in records if row.get("kind") == "delivered")
+    return [str(row.get("channel")) for row in delivered if ids and str(row.get("id")).endswith(ids)]
+
+
+def _read_records(alerts: Path, tail_bytes: int) -> Iterator[dict[str, Any]]:
+    for path in find_matches(alerts, "journal-*.jsonl"):
+        with suppress(OSError):
+            yield from _parse_lines(read_range(path, -tail_bytes, tail_bytes)[0])
 
 
 def _parse_lines(data: bytes) -> Iterator[dict[str, Any]]:

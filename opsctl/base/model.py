@@ -1,7 +1,7 @@
 """The shared nouns, all frozen: Slurm's (Job, Node, Partition, …), a submission (JobSpec, LaunchPlan), a Finding."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -211,20 +211,6 @@ class Accounting:
         return sorted({association.account for association in self.associations if association.user})
 
 
-_ONE_WORD_KEYS = (
-    "name",
-    "time_limit",
-    "partition",
-    "account",
-    "qos",
-    "reservation",
-    "constraint",
-    "memory_per_node",
-    "exclude",
-    "after",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """The resources of one job array, from which the `#SBATCH` lines are rendered.
@@ -261,9 +247,8 @@ class JobSpec:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for key in _ONE_WORD_KEYS:
-            text = getattr(self, key)
-            if any(char.isspace() or not char.isprintable() for char in text):
+        for key, text in asdict(self).items():
+            if isinstance(text, str) and any(char.isspace() or not char.isprintable() for char in text):
                 raise InputError(f"{key}: {text!r} contains white space, which would start another #SBATCH option")
         for option in self.extra:
             if not option.startswith("--") or not option.isprintable():

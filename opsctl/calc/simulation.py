@@ -25,6 +25,10 @@ MIN_MTBF_H = 1 / 60
 """With more failures, a simulation would never end."""
 
 
+NOT_NEGATIVE: tuple[str, ...] = ("save_h", "queue_h", "start_up_h", "notice_h", "lemons", "spares", "spare_nodes")
+NOT_NEGATIVE += ("repair_days", "person_h", "lemon_factor")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSetup:
     """The train and its cluster."""
@@ -65,19 +69,8 @@ class SimulationSetup:
             "simulation",
             [
                 *not_positive(nodes=self.nodes, days=self.days, interval_h=self.interval_h, tasks=self.tasks),
-                *negative(
-                    failures_per_1000_node_days=self.per_1000_node_days,
-                    save_h=self.save_h,
-                    queue_h=self.queue_h,
-                    start_up_h=self.start_up_h,
-                    notice_h=self.notice_h,
-                    lemons=self.lemons,
-                    spares=self.spares,
-                    spare_nodes=self.spare_nodes,
-                    repair_days=self.repair_days,
-                    person_h=self.person_h,
-                    lemon_factor=self.lemon_factor,
-                ),
+                *negative(failures_per_1000_node_days=self.per_1000_node_days),
+                *negative(**{name: getattr(self, name) for name in NOT_NEGATIVE}),
                 *not_share(hangs=self.hangs, broken=self.broken),
                 *_contradictions(self),
             ],

@@ -33,50 +33,9 @@ class CommandEntry(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, CommandEntry] = {
-    "launch": CommandEntry("launch:launch", "Run", "Check, render and submit a train."),
-    "hold": CommandEntry("queue:hold", "Run", "Hold the queued tasks of a train."),
-    "release": CommandEntry("queue:release", "Run", "Release a held or paused train."),
-    "cancel": CommandEntry("queue:cancel", "Run", "Cancel a train, or one task of a train."),
-    "kill-switch": CommandEntry("switches:kill_switch", "Run", "Ask a train to save and stop, and cancel its queue."),
-    "restart": CommandEntry("switches:restart", "Run", "Restart a train on its nodes, without the queue."),
-    "save-switch": CommandEntry("switches:save_switch", "Run", "Ask a train to save a checkpoint and continue."),
-    "edit": CommandEntry("edit:edit", "Run", "Change what the next task of a train runs."),
-    "rollback": CommandEntry("rollback:rollback", "Run", "Go back to an earlier checkpoint of a train."),
-    "checkpoint": CommandEntry("checkpoint:checkpoint", "Run", "List, verify, prune, export and offload checkpoints."),
-    "status": CommandEntry("status:status", "Observe", "Show the state, progress and time left of trains."),
-    "top": CommandEntry("top:top", "Observe", "Watch and steer all trains on a full-screen terminal."),
-    "dash": CommandEntry("dash:dash", "Observe", "Show all trains on a web page, for phone, desk and wall."),
-    "logs": CommandEntry("logs:logs", "Observe", "Show and follow the log of a train."),
-    "digest": CommandEntry("digest:digest", "Observe", "Sum up progress, lost hours, alerts and disks."),
-    "metrics": CommandEntry("metrics:metrics", "Observe", "Export metrics of all trains to Prometheus."),
-    "publish": CommandEntry("publish:publish", "Observe", "Publish logs, curves and reports of trains."),
-    "why": CommandEntry("why:why", "Diagnose", "Diagnose why a task of a train ended."),
-    "stacks": CommandEntry("stacks:stacks", "Diagnose", "Show where every rank is, silent and odd ranks first."),
-    "report": CommandEntry("report:report", "Diagnose", "Account for every lost hour of a train by cause."),
-    "nodes": CommandEntry("nodes:nodes", "Nodes", "Show nodes, drain reasons and flaky-node scores."),
-    "health": CommandEntry("health:health", "Nodes", "Check the health of nodes and show the evidence."),
-    "test-nodes": CommandEntry("test_nodes:test_nodes", "Nodes", "Test that nodes compute and communicate together."),
-    "drain-bad-nodes": CommandEntry("nodes:drain_bad_nodes", "Nodes", "Take faulty and degraded nodes out of service."),
-    "undrain-good-nodes": CommandEntry("nodes:undrain_good_nodes", "Nodes", "Return healthy nodes to service."),
-    "exec": CommandEntry("exec:exec_", "Nodes", "Run a command on many nodes and group the output."),
-    "watch": CommandEntry("watch:watch", "Automation", "Run all watchdogs, finalize attempts, send alerts."),
-    "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, accept and silence alerts."),
-    "audit": CommandEntry("audit:audit", "Automation", "Show who did what through which channel."),
-    "cron": CommandEntry("cron:cron", "Automation", "Run periodic jobs, with or without system cron."),
-    "mcp": CommandEntry("mcp:mcp", "Automation", "Offer tools to assistants, by the Model Context Protocol."),
-    "init": CommandEntry("config:init", "Set up", "Write a starter train.toml and site.toml."),
-    "doctor": CommandEntry("doctor:doctor", "Set up", "Check that everything opsctl needs is installed."),
-    "preflight": CommandEntry("preflight:preflight", "Set up", "Check a train for known mistakes before launch."),
-    "plan": CommandEntry("plan:plan", "Set up", "Estimate sizes, memory, layouts, time and cost."),
-    "config": CommandEntry("config:config", "Set up", "Check settings files and explain every key."),
-    "sandbox": CommandEntry("sandbox:sandbox", "Set up", "Run a private, real Slurm on this machine."),
-    "completion": CommandEntry("help:completion", "Set up", "Print a shell completion script."),
-    "help": CommandEntry("help:help_", "Set up", "Show the help of a command."),
-    "version": CommandEntry("help:version", "Set up", "Print the version of opsctl."),
-    "guard": CommandEntry("guard:guard", INTERNAL, "Supervise the body of a train inside its job."),
-}
-"""Every command. A new command is one line here and one file."""
+_ROWS = (Path(__file__).parent / "commands.tsv").read_text(encoding="utf-8").splitlines()
+COMMANDS = {name: CommandEntry(*fields) for name, *fields in (row.split("\t") for row in _ROWS)}
+"""Every command. A new command is a line of commands.tsv and one file."""
 ENVIRONMENT_ERRNOS = frozenset({EACCES, EPERM, EIO, ENOSPC, EDQUOT, EROFS, ESTALE, ENOTCONN, ETIMEDOUT, ENAMETOOLONG})
 """Errors of a file system that any command can meet: reported in one line, because they are no bug of opsctl."""
 LOG_LEVELS = ("debug", "info", "warning", "error")

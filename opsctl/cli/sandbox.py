@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -55,8 +54,8 @@ def sandbox() -> None:
     eval "$(opsctl sandbox env)"; sinfo    use the sandbox from this shell
     opsctl sandbox fault node003 kill      inject a fault
     opsctl sandbox down                    stop and remove the sandbox
-    opsctl sandbox shell                   open a shell on a temporary sandbox
     opsctl sandbox run -- srun -N4 hostname
+    opsctl sandbox run                     open your shell on a temporary sandbox
     """
 
 
@@ -157,38 +156,21 @@ def env(app: App, name: str) -> None:
 @click.option(
     "--inside", type=click.Path(path_type=Path), hidden=True, help="Directory of the sandbox, inside the namespaces."
 )
-@click.argument("command", nargs=-1, required=True)
+@click.argument("command", nargs=-1)
 @click.pass_context
 def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **size: Any) -> None:
-    """Run COMMAND on a temporary sandbox.
+    """Run COMMAND, or your shell, on a temporary sandbox.
 
     The sandbox ends with COMMAND and leaves no files. The exit code is that of COMMAND.
 
     \b
     opsctl sandbox run --nodes 8 -- srun -N8 hostname
-    """
-    app = ctx.obj
-    spec = SandboxSpec(name="run", **size)
-    if inside:
-        ctx.exit(run_inside(spec, command, inside, clock=app.clock, runner=app.runner))
-    ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
-
-
-@sandbox.command()
-@size_options
-@click.pass_context
-def shell(ctx: click.Context, /, **size: Any) -> None:
-    """Open your shell on a temporary sandbox.
-
-    The sandbox ends with the shell and leaves no files.
-
-    \b
-    opsctl sandbox shell --nodes 2
+    opsctl sandbox run --nodes 2                open your shell
     """
     app, spec = ctx.obj, SandboxSpec(name="run", **size)
-    if sys.stdin.isatty():
-        warn(f"a private Slurm of {spec.describe()}; `exit` ends the sandbox")
-    command = [os.environ.get("SHELL") or "/bin/sh"]
+    command = command or (os.environ.get("SHELL") or "/bin/sh",)
+    if inside:
+        ctx.exit(run_inside(spec, command, inside, clock=app.clock, runner=app.runner))
     ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
 
 

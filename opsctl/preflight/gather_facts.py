@@ -43,13 +43,8 @@ from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Manifest
 from opsctl.trainer.precision import read_processor
 
-NAMES = {
-    "torch": "torch",
-    "deepspeed": "deepspeed",
-    "nvidia-nccl-cu11": "nccl",
-    "nvidia-nccl-cu12": "nccl",
-    "nvidia-nccl-cu13": "nccl",
-}
+NAMES = dict.fromkeys(("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"), "nccl")
+NAMES |= {"torch": "torch", "deepspeed": "deepspeed"}
 """Packages, and the software that each package holds."""
 LIST_VERSIONS = """import importlib.metadata as m, json, sys
 found = {}

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.base.errors import InputError
-from opsctl.base.model import JobState
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.last_output import MAX_LATE_S, find_last_output
@@ -25,21 +25,7 @@ from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
-_LEFT = (
-    Outcome.FINISHED,
-    Outcome.KILLED,
-    Outcome.PAUSED,
-    Outcome.DEADLINE,
-    Outcome.STOPPED,
-    Outcome.EXITED,
-    Outcome.IDLE,
-    Outcome.REFUSED,
-    Outcome.NODE_REFUSED,
-    Outcome.SKIPPED,
-    JobState.COMPLETED,
-)
-_CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
-SPAN_ENDS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
+SPAN_ENDS = {name: SpanEnd(end) for name, end in read_package_table("report/span_ends.toml").items()}
 """By the finalized outcome, or by Slurm's state without one. All other outcomes are SpanEnd.BROKE."""
 _NEVER_STARTED = frozenset({Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED})
 """Outcomes of attempts that certainly did no step."""

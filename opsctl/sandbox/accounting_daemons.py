@@ -7,31 +7,14 @@ import signal
 from pathlib import Path
 
 from opsctl.base.errors import SandboxError
+from opsctl.base.tables import read_package_table
 from opsctl.sandbox.daemons import Tools, run_in_sandbox, start_recorded, wait_for, wait_listening
 from opsctl.sandbox.members import wait_ended
 from opsctl.sandbox.record import DATABASE, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import ACCOUNT, CLUSTER
 from opsctl.sandbox.start_failures import make_error
 
-SIZE_OPTIONS = (
-    "--innodb-log-file-size=4M",
-    "--innodb-data-file-path=ibdata1:4M:autoextend",
-    "--innodb-autoextend-increment=4",
-)
-"""Limit the database to a few megabytes. Every start with the same files needs the same options."""
-SPEED_OPTIONS = (
-    "--skip-networking",
-    "--skip-log-bin",
-    "--performance-schema=OFF",
-    "--innodb-buffer-pool-size=32M",
-    "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-doublewrite=OFF",
-    "--innodb-lock-wait-timeout=900",
-    "--innodb-temp-data-file-path=ibtmp1:1M:autoextend",
-    "--key-buffer-size=1M",
-    "--aria-pagecache-buffer-size=1M",
-)
-"""Trade durability for speed: no sandbox survives a power cut."""
+SIZE_OPTIONS, SPEED_OPTIONS = read_package_table("sandbox/mariadb.toml").values()
 
 
 def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:

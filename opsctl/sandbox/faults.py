@@ -45,10 +45,9 @@ def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) 
 def find_daemon(record: SandboxRecord, target: str) -> SandboxDaemon:
     daemon = record.daemon(CONTROLLER if target == "controller" else target)
     if daemon is None or (target != "controller" and target not in record.spec.node_names):
-        first, last = record.spec.node_names[0], record.spec.node_names[-1]
-        raise InputError(
-            f"there is no {target!r} in sandbox {record.spec.name!r}", hint=f"one of {first} to {last}, or: controller"
-        )
+        names = record.spec.node_names
+        hint = f"one of {names[0]} to {names[-1]}, or: controller"
+        raise InputError(f"there is no {target!r} in sandbox {record.spec.name!r}", hint=hint)
     return daemon
 
 

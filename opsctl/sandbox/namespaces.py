@@ -59,15 +59,13 @@ def format_options(spec: SandboxSpec) -> list[str]:
 def run_in_background(spec: SandboxSpec, command: Sequence[str], directory: Path, clock: Clock, runner: Runner) -> int:
     """Run `command` on a sandbox without namespaces, and remove the sandbox. Return the exit code."""
     places = replace(Places.default(), state=directory)
-    sandbox = None
+    sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner, private=True)
     try:
-        sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner, private=True)
         # With the marker of daemons, `down` also ends processes that the command leaves running.
         marker = {MARKER: str(sandbox.record.site.run)}
         return run_attached(command, env=command_env(os.environ, sandbox) | marker)
     finally:
-        if sandbox is not None:
-            sandbox.down()
+        sandbox.down()
 
 
 def run_inside(spec: SandboxSpec, command: Sequence[str], directory: Path, *, clock: Clock, runner: Runner) -> int:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, TypeGuard
 
 from opsctl.state.reasons import Reason, ReasonKind
@@ -313,37 +314,8 @@ class RequestRefused(Event):
     why: str
 
 
-KINDS: Mapping[str, type[Event]] = {
-    "created": Created,
-    "submitting": Submitting,
-    "submitted": Submitted,
-    "submit-refused": SubmitRefused,
-    "array-lost": ArrayLost,
-    "attempts-left-out": AttemptsLeftOut,
-    "attempt-started": AttemptStarted,
-    "nodes-lost": NodesLost,
-    "restart-decided": RestartDecided,
-    "repair-awaited": RepairAwaited,
-    "stop-step": StopStep,
-    "diagnosed": Diagnosed,
-    "exclusion-decided": ExclusionDecided,
-    "attempt-finalized": AttemptFinalized,
-    "hook": HookStarted,
-    "held": Held,
-    "released": HoldReleased,
-    "cancelling": Cancelling,
-    "cancelled": Cancelled,
-    "excluded": Excluded,
-    "readmitted": Readmitted,
-    "armed": SwitchArmed,
-    "disarmed": SwitchDisarmed,
-    "edited": Edited,
-    "allowed": Allowed,
-    "rolled-back": RolledBack,
-    "rollback-undone": RollbackUndone,
-    "request-done": RequestDone,
-    "request-refused": RequestRefused,
-}
+_ROWS = Path(__file__).with_name("event_kinds.tsv").read_text(encoding="utf-8").splitlines()
+KINDS: Mapping[str, type[Event]] = {kind: globals()[name] for kind, name in (row.split("\t") for row in _ROWS)}
 """The class of each kind, by its name in the journal."""
 _NAMES = {cls: name for name, cls in KINDS.items()}
 

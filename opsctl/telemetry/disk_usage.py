@@ -28,14 +28,6 @@ MAX_OUTPUT_BYTES = 64 << 10
 MAX_USAGE_BYTES = 256 << 20
 MAX_DU_TIME = timedelta(hours=24)
 """A measurement that takes longer counts as dead."""
-_DU = """set -u
-trap 'rm -f "$2.running"' EXIT
-nice du -xd1 -B1 -- "$1" >"$2.bytes" 2>/dev/null
-nice du -xd1 --inodes -- "$1" >"$2.inodes" 2>/dev/null
-[ -s "$2.bytes" ] && { sed 's/^/B /' "$2.bytes"; sed 's/^/I /' "$2.inodes"; } >"$2.new" && mv "$2.new" "$2"
-rm -f "$2.bytes" "$2.inodes"
-"""
-"""Unreadable directories are left out; the exit code of du reports them and is ignored."""
 
 
 class MeasurementFailed(OpsctlError):
@@ -147,7 +139,8 @@ def measure(directory: str, *, keep: Path, name: str, now: datetime, every: time
         return path
     keep.mkdir(parents=True, exist_ok=True)
     touch(running)
-    spawn(("sh", "-c", _DU, "sh", directory.rstrip("/") or "/", str(path)), log=Path(os.devnull))
+    script = str(Path(__file__).with_name("disk_usage.sh"))
+    spawn(("sh", script, directory.rstrip("/") or "/", str(path)), log=Path(os.devnull))
     return path
 
 

@@ -26,17 +26,8 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".py")
 _PYTHON_LINE = re.compile(
     r"(?<![\w.])([A-Za-z_][\w.]*)\s*(?::\s*\w+\s*)?=\s*[\"']([^\"']+)[\"']\s*(?:#.*)?$", re.MULTILINE
 )
-_YAML_WORDS = {
-    "yes": "true",
-    "true": "true",
-    "on": "true",
-    "no": "false",
-    "false": "false",
-    "off": "false",
-    "null": "none",
-    "~": "none",
-    "": "none",
-}
+_YAML_WORDS = dict.fromkeys(("yes", "true", "on"), "true") | dict.fromkeys(("no", "false", "off"), "false")
+_YAML_WORDS |= dict.fromkeys(("null", "~", ""), "none")
 """The plain words of YAML 1.1 for true, false and null, which it knows as `yes`, `Yes` and `YES`."""
 _TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 _NO_VALUE = object()

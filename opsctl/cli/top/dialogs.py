@@ -1,5 +1,6 @@
 """Dialogs of `opsctl top`: the keys, a text to search for, and the question before an action."""
 
+from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,19 +12,6 @@ from textual.widgets import Input, Static
 
 from opsctl.cli.output import cell
 
-KEYS = """\
- j k ↑ ↓        move                     Enter      open the train
- g G            first, last              Esc        back
- /  F3          filter trains, search    n N        next, last match
- Tab 1 2 3 4    card, log, why, stacks   F5 Ctrl-R  refresh
- h              hold                     r          release
- a              acknowledge an alert     q F10      quit
- F1 ?           these keys
-
-The pane stacks asks every rank for its stack when you
-open the pane. Every action asks first, then runs
-opsctl hold, opsctl release or opsctl alerts ack."""
-
 
 class HelpDialog(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,f1,f10,question_mark,enter", "dismiss", "Close")]
@@ -31,7 +19,7 @@ class HelpDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(Text("Keys", "bold"))
-            yield Static(Text(KEYS))
+            yield Static(Text(Path(__file__).with_name("keys.txt").read_text(encoding="utf-8").rstrip("\n")))
             yield Static(Text("Esc closes", "dim"))
 
 

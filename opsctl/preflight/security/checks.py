@@ -38,19 +38,10 @@ from opsctl.state.run_dir import SHARED, RunDir, all_trains, may_act
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.trust import WRITABLE
 
-PATH_VARIABLES = {
-    "PATH": ":",
-    "PYTHONPATH": ":",
-    "LD_LIBRARY_PATH": ":",
-    "LD_PRELOAD": ": ",
-    "LD_AUDIT": ":",
-    "BASH_ENV": "",
-    "ENV": "",
-    "SLURM_CONF": "",
-    "GIT_CONFIG_GLOBAL": "",
-    "GIT_EXEC_PATH": "",
-    "GIT_TEMPLATE_DIR": "",
-}
+PATH_VARIABLES = dict.fromkeys(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_AUDIT"), ":") | {"LD_PRELOAD": ": "}
+PATH_VARIABLES |= dict.fromkeys(
+    ("BASH_ENV", "ENV", "SLURM_CONF", "GIT_CONFIG_GLOBAL", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR"), ""
+)
 """Variables that name programs, libraries or settings to load, with the characters that separate the paths."""
 
 

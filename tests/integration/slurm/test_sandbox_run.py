@@ -81,7 +81,7 @@ def test_command_words_are_passed_unchanged(_programs: None) -> None:
 
 
 def test_shell_reads_commands_without_an_outer_job(_programs: None) -> None:
-    done = opsctl("shell", "--nodes", "1", stdin="echo job=$SLURM_JOB_ID; srun printenv SLURMD_NODENAME; exit 4\n")
+    done = opsctl("run", "--nodes", "1", stdin="echo job=$SLURM_JOB_ID; srun printenv SLURMD_NODENAME; exit 4\n")
     assert (done.returncode, done.stdout) == (4, "job=\nnode001\n")
 
 

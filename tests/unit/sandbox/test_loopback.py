@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.base.errors import SandboxError
 from opsctl.sandbox.loopback import Network, choose_library_path, choose_network, resolve_bounded
-from opsctl.sandbox.loopback_library import MACHINES, build_library, is_supported
+from opsctl.sandbox.loopback_library import build_library, is_supported
 
 FOUR, ANY, SIX = socket.AF_INET, socket.AF_UNSPEC, socket.AF_INET6
 BIND = """
@@ -105,9 +105,9 @@ def test_program_with_the_library_binds_to_loopback_alone(ipv6_address: str, tmp
     assert done.stdout.strip() == str(expected).replace("'", '"')
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-def test_library_of_every_processor_is_a_shared_object(machine: str) -> None:
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 62), ("aarch64", 183)])
+def test_library_of_every_processor_is_a_shared_object(machine: str, number: int) -> None:
     data = build_library("::1", machine)
     assert data[:4] == b"\x7fELF"
-    assert int.from_bytes(data[18:20], "little") == MACHINES[machine].number
+    assert int.from_bytes(data[18:20], "little") == number
     assert (1).to_bytes(16, "big") in data

@@ -5,6 +5,7 @@ and a test that shows the check with and without a result.
 """
 
 from collections.abc import Callable
+from itertools import chain
 
 from opsctl.nodes.health.check_results import Results
 from opsctl.nodes.health.checks.comparison import majority, versions
@@ -20,35 +21,24 @@ from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot
 
 Check = Callable[[NodeSnapshot, CheckInput], Results]
 
-CHECKS: dict[str, Check] = {
-    "gpus": gpus,
-    "recovery": recovery,
-    "xid": xid,
-    "kernel_log": kernel_log,
-    "ecc": ecc,
-    "remapped_rows": remapped_rows,
-    "retired_pages": retired_pages,
-    "clocks": clocks,
-    "temperature": temperature,
-    "nvlink": nvlink,
-    "fabric": fabric,
-    "pcie": pcie,
-    "aer": aer,
-    "orphans": orphans,
-    "persistence": persistence,
-    "shm": shm,
-    "mounts": mounts,
-    "lustre": lustre,
-    "nvme": nvme,
-    "infiniband": infiniband,
-    "clock_skew": clock_skew,
-    "memory": memory,
-    "majority": majority,
-    "machine_checks": machine_checks,
-    "host_settings": host_settings,
-    "processes": processes,
-    "versions": versions,
-    "dcgm": dcgm,
-    "fio": fio,
-}
+_ORDER: tuple[tuple[Check, ...], ...] = (
+    (
+        gpus,
+        recovery,
+        xid,
+        kernel_log,
+        ecc,
+        remapped_rows,
+        retired_pages,
+        clocks,
+        temperature,
+        nvlink,
+        fabric,
+        pcie,
+        aer,
+    ),
+    (aer, orphans, persistence, shm, mounts, lustre, nvme, infiniband, clock_skew, memory, majority, machine_checks),
+    (host_settings, processes, versions, dcgm, fio),
+)
+CHECKS: dict[str, Check] = {check.__name__: check for check in chain(*_ORDER)}
 """The checks by the name that results and settings use."""

@@ -1,0 +1,31 @@
+# `opsctl drill` without a train: the train of train.toml on a sandbox, which is removed afterwards. The files of the site
+# stay. Arguments: the directory of the site, Python, and the options of the drill.
+set -eu
+place=$1 python=$2 here=$(dirname "$0")
+shift 2
+opsctl() { "$python" -P -m opsctl "$@"; }
+finish() {
+    code=$?
+    trap - EXIT
+    kill $(jobs -p) 2>/dev/null || true
+    wait || true
+    opsctl sandbox down --name drill >/dev/null
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+rm -rf -- "$place"
+mkdir -p -- "$place"
+cp "$here/sendmail.sh" "$place/sendmail"
+chmod 755 "$place/sendmail"
+for file in site train; do sed "s|{place}|$place|; s|{here}|$here|" "$here/$file.toml" >"$place/$file.toml"; done
+opsctl sandbox down --name drill >/dev/null
+opsctl sandbox up --name drill --nodes 10 --gpus-per-node 0 --fast >&2
+eval "$(opsctl sandbox env --name drill)"
+export OPSCTL_SITE=$place/site.toml
+# Not by the function, whose subshell would get the signals in place of opsctl.
+"$python" -P -m opsctl watch --every 1s >"$place/watch.txt" 2>&1 &
+"$python" -P -m opsctl drill "$place/train.toml" "$@" &
+wait $!

@@ -1,0 +1,65 @@
+# The trainer of `opsctl drill`: steps of a fifth of a second, ranks that wait for each other, a checkpoint every ten
+# steps, a stop on request. Files in
+# `faults/` of the run directory break it. Argument: the last step.
+faults=$TRAIN_RUN_DIR/faults last=$1
+saves=$TRAIN_CHECKPOINT_DIR meet=$TRAIN_RUN_DIR/meet/$TRAIN_ATTEMPT
+mkdir -p "$saves" "$meet"
+
+fail() {
+    printf 'Traceback (most recent call last):\n  File "train.py", line %d, in %s\n    %s\n%s\n' "$1" "$2" "$3" "$4" >&2
+    exit 1
+}
+
+save() {
+    local target=$saves/.new-$step
+    mkdir -p "$target"
+    [[ ! -e $faults/full ]] || target=/dev/full
+    [[ $target == /dev/full ]] && file=$target || file=$target/state.pt
+    printf 'state of step %d, which is complete\n' "$step" >"$file" ||
+        fail 120 save 'torch.save(state, path)' 'OSError: [Errno 28] No space left on device'
+    mv -T "$target" "$saves/$step"
+}
+
+step=0
+for path in "$saves"/[0-9]*; do
+    number=${path##*/}
+    [[ -e $path ]] && ((number > step)) && step=$number
+done
+if ((step)) && [[ $(<"$saves/$step/state.pt") != "state of step $step, which is complete" ]]; then
+    fail 41 load 'state = torch.load(path)' \
+        'RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory'
+fi
+
+# One step together: rank 0 hears of every other rank, and tells it to go on or to leave. Waiting ranks use no CPU.
+meet_peers() {
+    local peer word=go
+    if ((RANK)); then
+        echo "$step" >"$meet/up-$RANK"
+        read -r word <"$meet/down-$RANK"
+    else
+        for ((peer = 1; peer < WORLD_SIZE; peer++)); do read -r _ <"$meet/up-$peer"; done
+        [[ ! -e $TRAIN_STOP_REQUEST ]] || word=leave
+        for ((peer = 1; peer < WORLD_SIZE; peer++)); do echo "$word" >"$meet/down-$peer"; done
+    fi
+    [[ $word == go ]]
+}
+
+for ((peer = 1; peer < WORLD_SIZE; peer++)); do
+    mkfifo "$meet/up-$peer" "$meet/down-$peer" 2>/dev/null
+done
+while ((step < last)); do
+    ((++step))
+    sleep 0.2
+    [[ ! -e $faults/bug ]] || fail 88 step 'positions = batch["position_ids"]' "KeyError: 'position_ids'"
+    if [[ -e $faults/gpu-$TRAIN_NODE ]]; then
+        printf 'NVRM: Xid (PCI:0000:3b:00): 48, pid=%d, name=python3, %s\n' $$ 'DBE (double bit error) ECC Error Detected'
+        fail 90 step 'loss.backward()' 'RuntimeError: CUDA error: uncorrectable ECC error encountered'
+    fi
+    [[ ! -e $faults/stuck ]] || ((RANK < WORLD_SIZE - 1)) || sleep 900
+    meet_peers || break
+    ((RANK == 0)) || continue
+    [[ -e $faults/nan ]] && loss=nan || loss=2.$((100000 - step))
+    printf ' iteration %8d/%8d | elapsed time per iteration (ms): 200.0 | lm loss: %s |\n' "$step" "$last" "$loss"
+    ((step % 10)) || save
+done
+((RANK)) || [[ -e $saves/$step ]] || save
