@@ -37,8 +37,15 @@ class WatchdogMemory:
     """Directory used when `directory` cannot be written, such as on a full disk."""
 
     def recall(self, cls: type[Remembered], watchdog: str, thing: str) -> Remembered:
-        """Return what was remembered of a thing. Missing and invalid fields have the values of a first cycle."""
-        return recall(cls, self.read(watchdog, thing)) or cls()
+        """Return what was remembered of a thing: of fields that are missing or invalid, what a first cycle begins with.
+
+        Files of earlier versions had the position in the log beside the other fields.
+        """
+        fields = self.read(watchdog, thing)
+        if "inode" in fields and "log" not in fields:
+            fields["log"] = fields
+        value = recall(cls, fields)
+        return value if value is not None else cls()
 
     def remember(self, watchdog: str, thing: str, value: object) -> None:
         """Store a frozen dataclass, so that `recall` returns it in the next cycle."""

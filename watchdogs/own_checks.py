@@ -18,7 +18,7 @@ from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
-from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall
 
 PARALLEL = 8
 EXIT_LEVELS = {0: Level.OK, 1: Level.WARNING, 2: Level.CRITICAL, 3: Level.UNKNOWN}
@@ -103,7 +103,9 @@ class OwnChecks:
 def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[OwnCheckResult, ...]:
     if not checks:
         return ()
-    memory = place.context.memory.recall(ChecksMemory, place.watchdog, place.target).logs
+    stored = place.context.memory.read(place.watchdog, place.target)
+    # Files of earlier versions have the checks at their top.
+    memory = recall(dict[str, LogMatches], stored.get("logs", stored)) or {}
     with ThreadPoolExecutor(min(PARALLEL, len(checks))) as pool:
         pairs = list(pool.map(lambda check: _run(place, check, memory.get(check.name)), checks))
     logs = {result.check.name: matches for result, matches in pairs if matches}

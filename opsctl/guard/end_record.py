@@ -117,6 +117,9 @@ class FinishedAttempt:
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
     """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
     try:
-        return decode(FinishedAttempt, read_json(attempt.end, MAX_RECORD_BYTES))
+        fields = read_json(attempt.end, MAX_RECORD_BYTES)
+        if isinstance(fields, dict) and "says" in fields:  # of an earlier version, with the message in the words
+            fields = {**fields, "signature": fields["says"]}
+        return decode(FinishedAttempt, fields)
     except (OSError, ValueError):
         return None
