@@ -2,7 +2,7 @@
 
 Tells what happens as a story. Needs only this checkout. All files are below build/demo. The sandbox is always removed
 at the end. A trial of a few steps measures the machine first: a slow one gets fewer processes, a smaller model, fewer
-steps and longer tasks.
+steps and longer tasks. `--record FILE.svg` draws the part from the launch to the end of the train.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ NOTICE_S = 45.0
 SILENCE_S = 900.0
 """The longest time without any change. A train that advances is waited for, however slow it is."""
 
-console = Console(highlight=False, soft_wrap=True)
+RECORD = sys.argv[2] if sys.argv[1:2] == ["--record"] else ""
+console = Console(highlight=False, soft_wrap=not RECORD, record=bool(RECORD), width=112 if RECORD else None)
 
 
 def run(shown: str, module: str, *words: str) -> None:
@@ -64,7 +65,7 @@ def run(shown: str, module: str, *words: str) -> None:
         console.print(done.stdout + done.stderr, markup=False)
         raise SystemExit(f"demo: {module} ended with {done.returncode}")
     if done.stdout.strip():
-        console.print(done.stdout.rstrip(), markup=False)
+        console.print(done.stdout.rstrip().replace(f"{ROOT}/", ""), markup=False)
 
 
 def opsctl(*words: str) -> None:
@@ -282,8 +283,12 @@ def main() -> None:
         opsctl("sandbox", "up", "--name", "demo", "--nodes", "4", "--fast")
         chosen = choose(*run_trial())
         console.rule("A train of tasks with a time limit")
+        if RECORD:
+            console.export_text(clear=True)  # leaves out the trial
         state = run_train(*chosen)
         opsctl("status", TRAIN)
+        if RECORD:
+            console.save_svg(RECORD, title="make demo")
         console.rule("Where the time went")
         opsctl("report", TRAIN)
         opsctl("report", TRAIN, "--html", "build/demo/report.html")
