@@ -224,6 +224,13 @@ def gated_width(hidden: int) -> int:
     return -(-8 * hidden // 3 // 256) * 256
 
 
+def shape_of_size(count: float, *, sequence: int | None = None) -> ModelShape:
+    """Return a Llama-like shape of about `count` parameters, with a hidden size of about 128 times the layers."""
+    layers = max(1, round((count / (12 * HEAD_COLUMNS**2)) ** (1 / 3)))
+    shapes = [shape_of_sizes(layers, HEAD_COLUMNS * heads, sequence=sequence)[0] for heads in range(8, 257, 8)]
+    return min(shapes, key=lambda shape: abs(parameters(shape) - count))
+
+
 def shape_of_sizes(layers: int, hidden: int, *, sequence: int | None = None) -> tuple[ModelShape, tuple[str, ...]]:
     """Return a Llama-like shape of `layers` and `hidden`, and the further sizes that were assumed."""
     heads = max(1, hidden // HEAD_COLUMNS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory, save_interval, spares, step_time
-from opsctl.calc.error_bars import CALIBRATED_BAR, ErrorBar, step_bar
+from opsctl.calc.error_bars import CALIBRATED_BAR, TOTAL_BAR, ErrorBar, step_bar
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 from opsctl.calc.save_interval import renewal
@@ -76,6 +76,8 @@ class RunPlan:
     layouts: tuple[PlannedLayout, ...]
     tried: int
     bar: ErrorBar
+    total_bar: ErrorBar
+    """Of days, GPU-hours, cost and energy."""
     steps: int
     step_s: float
     tokens_per_day: float
@@ -126,6 +128,7 @@ def plan_run(inputs: RunInputs) -> RunPlan:
         layouts=tuple(layouts),
         tried=len(tried),
         bar=CALIBRATED_BAR if inputs.factor else step_bar(shape, cluster.gpu, best.topology),
+        total_bar=CALIBRATED_BAR if inputs.factor else TOTAL_BAR,
         steps=steps,
         step_s=best.seconds,
         tokens_per_day=inputs.batch * shape.sequence / best.seconds * 86400 * effective,

@@ -100,7 +100,7 @@ class Facts:
     scripts: Mapping[str, str] = field(default_factory=dict)
     """Text of the shell scripts of the command, by path."""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
-    """DeepSpeed's settings, from the file of the command."""
+    """DeepSpeed's settings, if a script writes them into a file."""
     observed_nodes: tuple[NodeRecord, ...] = ()
     """The nodes that the train may get, as opsctl health last saw them."""
     processor_without_bf16: str = ""

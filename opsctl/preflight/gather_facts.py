@@ -30,7 +30,7 @@ from opsctl.preflight.shared_saves import find_shared_saves
 from opsctl.settings.loader import TrainSettings
 from opsctl.settings.watch import Filesystem
 from opsctl.slurm.commands import Slurm
-from opsctl.state.files import MAX_RECORD_BYTES, MAX_SETTINGS_BYTES, parse_json, read_bounded, read_text
+from opsctl.state.files import MAX_RECORD_BYTES, parse_json, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Armed, Switch, read
 from opsctl.telemetry import disk_usage
@@ -174,7 +174,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         unseen=frozenset(_list_unseen(request, place)),
         misplaced_paths=tuple(find_misplaced_paths(request.train, place.run.path, place.base, request.spec.extra)),
         scripts=scripts,
-        deepspeed=_read_deepspeed_settings(request, place, scripts),
+        deepspeed=next(filter(None, map(_find_written_settings, scripts.values())), {}),
         observed_nodes=observed_nodes,
         processor_without_bf16=processor.name if processor.has_bf16 is False else "",
         gpu=gpu,
@@ -285,19 +285,6 @@ def _list_unseen(request: LaunchRequest, place: LaunchPlace) -> Iterable[str]:
 def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
     train = request.train
     return dict(read_command(train.command, train.environment, _trainer_path(request, place, "")).scripts)
-
-
-def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace, scripts: Mapping[str, str]) -> dict[str, Any]:
-    """Read DeepSpeed's file, or what a script writes into the file."""
-    path = request.recipe.deepspeed_file
-    if path:
-        for script in scripts.values():
-            if written := _find_written_settings(script):
-                return written
-        with contextlib.suppress(OSError, ValueError):
-            settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
-            return settings if isinstance(settings, dict) else {}
-    return {}
 
 
 def _find_written_settings(script: str) -> dict[str, Any]:

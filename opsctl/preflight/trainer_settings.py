@@ -115,8 +115,8 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
             deepspeed = settings
         elif path.suffix != ".py":  # the defaults of a program, which its options replace
             _add(values, spellings, settings, f"{path.name}: ")
-    if directory is not None and (inner := values.get(DEEPSPEED_FILE[-1])):
-        deepspeed = read_values(directory / inner[0])  # that accelerate's file names
+    for name in DEEPSPEED_FILE if directory else ():  # that another file names
+        deepspeed = deepspeed or read_values(Path(directory or "", *values.get(name, ())[:1]))
     return GivenSettings(
         flags=parse_flags(parsed[0]),
         values=values,

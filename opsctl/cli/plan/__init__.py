@@ -17,6 +17,10 @@ from opsctl.cli.plan.training_time import network, throughput
 class _PlanGroup(SuggestingGroup):
     """A group whose first word may be a model: `opsctl plan MODEL` is `opsctl plan overview MODEL`."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        has_options = bool(args) and args[0].startswith("--") and args[0] not in ctx.help_option_names
+        return super().parse_args(ctx, ["overview", *args] if has_options else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
-from opsctl.calc.gpt_size import active_parameters, parameters
+from opsctl.calc.gpt_size import PUBLISHED, active_parameters, parameters, shape_of_size
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.own_cost import estimate_own_cost
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
@@ -32,6 +33,13 @@ from opsctl.cli.plan.training_time import log_step_s
 if TYPE_CHECKING:
     from opsctl.app import App
 
+PURPOSES = {
+    20: "compute-optimal (Hoffmann et al. 2022)",
+    100: "cheaper inference",
+    400: "small for its quality",
+    1875: "as Llama 3 8B",
+}
+"""By tokens of a parameter: what such a model is for."""
 TOKENS_PER_PARAMETER = 20
 """Hoffmann et al. 2022, table 3."""
 ASSUMED_BATCH_TOKENS = 4 * 2**20
@@ -39,7 +47,7 @@ ASSUMED_BATCH_TOKENS = 4 * 2**20
 SHOWN_LAYOUTS = 5
 TASK_H = 20.0
 """As of `opsctl plan spares --task`."""
-_NO_FIGURES = {"layouts", "tried", "bar"}
+_NO_FIGURES = {"layouts", "tried", "bar", "total_bar"}
 """Fields of RunPlan that JSON has in another form."""
 
 
@@ -82,13 +90,17 @@ class _Overview:
 def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     """Plan a run: layouts, time, cost and failures.
 
-    MODEL is a preset, a config.json of Hugging Face, or a TRAIN.toml. Every figure has the range in which 8 of 10
-    measurements lie. Missing inputs are assumed and listed. `opsctl plan MODEL` is the same command.
+    MODEL is a preset, a config.json of Hugging Face, or a TRAIN.toml. With --tokens alone, sizes are proposed. Every
+    figure has the range in which 8 of 10 measurements lie. Missing inputs are assumed and listed. `opsctl plan MODEL`
+    is the same command.
 
     \b
     opsctl plan overview llama-3-70b --gpus 512 --gpu H100 --tokens 15000
+    opsctl plan overview --gpus 64 --gpu H100 --tokens 2000
     opsctl plan overview config.json --gpus 64 --gpu A100 --measured '38.2 for TP4 PP2 MB1'
     """
+    if not (options["model"] or options["layers"] or options["hidden"]) and options["tokens"]:
+        return _propose_sizes(options)
     page = _make_overview(app, **options)
     data = _to_data(page)
     if html:
@@ -97,6 +109,30 @@ def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
         memory_gib = {name: size / GIB for name, size in data["memory_bytes"].items()}
         write_file(html, render_page("plan/overview.html.j2", memory_gib=memory_gib, **data))
     return Estimate(data=data, shown=_show(page))
+
+
+def _propose_sizes(given: dict[str, Any]) -> Estimate:
+    """Plan models of several sizes for the tokens: the compute-optimal one, and smaller ones for cheaper inference."""
+    _check(given | {"model": next(iter(PUBLISHED))})
+    rows, data = [], []
+    for ratio, purpose in PURPOSES.items():
+        shape = shape_of_size(given["tokens"] * 1e9 / ratio, sequence=given["sequence"])
+        inputs = _read_inputs(PlannedModel(name=purpose, shape=shape), given, [])
+        size = f"{parameters(shape) / 1e9:.3g}B"
+        with contextlib.suppress(InputError):
+            plan = plan_run(inputs)
+            best, bar = plan.layouts[0], plan.total_bar
+            layout = _layout_data(best, inputs)
+            figures = {"days": plan.days, "gpu_hours": plan.gpu_hours, "energy_mwh": plan.energy_mwh, "cost": plan.cost}
+            data.append({"purpose": purpose, "shape": asdict(shape), **figures, "layout": layout, "bar": asdict(bar)})
+            words = f"TP{best.topology.tp} PP{best.topology.pp} {best.topology.recompute}"
+            cells = [_range(value, bar.low, bar.high) for value in figures.values() if value is not None]
+            rows.append([size, str(ratio), purpose, words, f"{layout['fit_probability']:.0%}", *cells])
+    if not rows:
+        raise InputError("none of the sizes fits", hint="more GPUs, or fewer tokens")
+    columns = ("size", "tokens/parameter", "purpose", "layout", "fits", "days", "GPU-hours", "MWh", "cost")
+    listed = listing(columns[: len(rows[0])], rows, left=("purpose", "layout"))
+    return Estimate(data=data, shown=[listed, "\nRanges hold in 8 of 10 cases. Plan one with --layers and --hidden."])
 
 
 def _make_overview(app: App, **given: Any) -> _Overview:
@@ -213,6 +249,7 @@ def _to_data(page: _Overview) -> dict[str, Any]:
         "assumed": page.assumed,
         "calibrated": inputs.factor,
         "error_bar": asdict(plan.bar),
+        "total_error_bar": asdict(plan.total_bar),
         "memory_error_bar": asdict(MEMORY_BAR),
         "layouts": [_layout_data(layout, inputs) for layout in plan.layouts[:SHOWN_LAYOUTS]],
         "layouts_tried": plan.tried,
@@ -270,6 +307,7 @@ def _show(page: _Overview) -> list[str | Table]:
 def _describe(page: _Overview) -> dict[str, str]:
     plan, gpu = page.plan, page.inputs.cluster.gpu
     low, high = plan.bar.low, plan.bar.high
+    least, most = plan.total_bar.low, plan.total_bar.high
     memory, own = plan.layouts[0].memory, _own_cost(page)
     return {
         "time of a step": _range(plan.step_s, low, high, "s"),
@@ -279,10 +317,10 @@ def _describe(page: _Overview) -> dict[str, str]:
         "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
         "tokens a day": _range(plan.tokens_per_day / 1e9, 1 / high, 1 / low, "billion"),
         "effective time": format_percent(plan.effective),
-        "days": f"{_range(plan.days, low, high)}, to {page.end} if started today",
-        "GPU-hours": _range(plan.gpu_hours, low, high),
-        **({"cost": _range(plan.cost, low, high, page.currency or "")} if plan.cost is not None else {}),
-        "energy of the GPUs": _range(plan.energy_mwh, low, high, "MWh at their power limit"),
+        "days": f"{_range(plan.days, least, most)}, to {page.end} if started today",
+        "GPU-hours": _range(plan.gpu_hours, least, most),
+        **({"cost": _range(plan.cost, least, most, page.currency or "")} if plan.cost is not None else {}),
+        "energy of the GPUs": _range(plan.energy_mwh, least, most, "MWh at their power limit"),
         "checkpoint": f"{plan.checkpoint_bytes / 1e12:.2f} TB every {format_duration(plan.interval_s)}, "
         f"a save takes {format_duration(plan.save_s)}",
         "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",

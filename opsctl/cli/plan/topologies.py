@@ -122,21 +122,8 @@ def _list_layouts(candidates: list[calc.Candidate]) -> Table:
                 "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
             ]
         )
-    columns = (
-        "TP",
-        "PP",
-        "DP",
-        "micro",
-        "s/step",
-        "8 of 10",
-        "recompute",
-        "TFLOP/s",
-        "bubble",
-        "GiB",
-        "fits",
-        "remarks",
-    )
-    return listing(columns, rows, left=("recompute", "remarks"))
+    columns = ("TP", "PP", "DP", "micro", "s/step", "8 of 10", "recompute", "TFLOP/s", "bubble", "GiB", "fits", "notes")
+    return listing(columns, rows, left=("recompute", "notes"))
 
 
 def _count(candidates: list[calc.Candidate]) -> str:

@@ -28,7 +28,9 @@ def _by_name(*checks: Check) -> dict[str, Check]:
 
 
 CHECKS: dict[str, Check] = {
-    **_by_name(slurm.partition, slurm.array_size, accounting.account, accounting.qos, accounting.limits),
+    **_by_name(slurm.partition),
+    **_by_table("array-size"),
+    **_by_name(accounting.account, accounting.qos, accounting.limits),
     **_by_name(slurm.constraint, slurm.exclude, slurm.in_service, slurm.after, slurm.extra, slurm.reservation),
     **_by_table("job-name"),
     **_by_name(secrets.secrets),
@@ -45,7 +47,9 @@ CHECKS: dict[str, Check] = {
     **_by_table("load"),
     **_by_name(saving.tasks, saving.space, saving.inodes, saving.resume),
     **_by_table("finished"),
-    **_by_name(files.data, files.weights, files.tokens, files.tokenizer),
+    **_by_name(files.data),
+    **_by_table("weights"),
+    **_by_name(files.tokens, files.tokenizer),
     **_by_table("timeouts", "ports"),
     **_by_name(nodes.shm, nodes.driver, nodes.gpu_kinds),
     **_by_table("processor"),

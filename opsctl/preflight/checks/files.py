@@ -80,12 +80,6 @@ def _is_too_short(corpus: CorpusFacts, sequence: int | None) -> bool:
     return corpus.tokens < sequence + (corpus.packed is None)
 
 
-def weights(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """A run with a checkpoint resumes from it and needs no weights."""
-    if facts.weights_problem and facts.saved is None:
-        yield error("weights.refused", problem=facts.weights_problem)
-
-
 def tokens(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """A model with fewer rows than tokens fails with an index out of range, on a GPU with an obscure error."""
     rows, name = request.recipe.vocabulary, request.recipe.name("vocabulary")

@@ -72,14 +72,6 @@ def as_slurm(minutes: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def array_size(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    tasks = request.spec.tasks
-    if tasks < 1:
-        yield error("array-size.too_few", tasks=tasks)
-    if facts.cluster and tasks > (most := facts.cluster.limits.max_array_size - 1):
-        yield error("array-size.too_many", tasks=tasks, most=most)
-
-
 def constraint(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Slurm refuses a feature that no node has. In `a|b` one of the features is enough."""
     wanted = request.spec.constraint

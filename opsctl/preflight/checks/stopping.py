@@ -7,6 +7,7 @@ from opsctl.checkpoints.trainer_command.shell import strip_comments
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, note, warning
 from opsctl.preflight.step_estimate import estimate_step
+from opsctl.preflight.table_checks import TableCheck
 from opsctl.slurm.batch_options import find_values
 from opsctl.state.switches import Switch
 
@@ -27,29 +28,16 @@ DEADLINE_USE = re.compile(
 MENTION = re.compile(r"\s*(?:echo|printf|:|#|logger)\b|\s*#|\s*:\s")
 """A shell line that names a variable without any use of it."""
 DURATION = "exit-duration-in-mins"
-USUAL_MARGIN_S = 600.0
-"""The margin of the ML Engineering book for 100 hours, if the times of a step and a save are unknown."""
 
 
 def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The embedded trainer reads the end of the job itself, so it needs no signal."""
-    spec, limit_s = request.spec, request.limit_s
-    if limit_s == 0:
-        yield error("signal.no_limit", time_limit=spec.time_limit)
-        return
-    if limit_s <= spec.signal_seconds:
-        yield error("signal.at_start", signal_s=spec.signal_seconds, limit_s=limit_s)
-        return
-    if request.recipe.is_embedded or DURATION in request.recipe.flags or request.recipe.exit_minutes:
-        return
-    if not spec.signal_seconds and not find_values(spec.extra, "signal"):
-        if not _has_deadline(request, facts):
-            yield warning("signal.none", minutes=limit_s // 60)
-        return
-    needed_s = estimate_step(request, facts).stop_s
-    if needed_s is not None and spec.signal_seconds < needed_s:
-        better_s = int(-(-needed_s // 60) * 60)
-        yield warning("signal.late", signal_s=spec.signal_seconds, needed_s=needed_s, better_s=better_s)
+    spec, recipe = request.spec, request.recipe
+    yield from TableCheck("signal")(request, facts)
+    has_signal = spec.signal_seconds or find_values(spec.extra, "signal") or recipe.is_embedded
+    has_end = DURATION in recipe.flags or recipe.exit_minutes
+    if request.limit_s and not has_signal and not has_end and not _has_deadline(request, facts):
+        yield warning("signal.none", minutes=request.limit_s // 60)
 
 
 def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -100,25 +88,7 @@ def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             needed_s=needed_s,
             limit_s=limit_s,
         )
-    yield from _duration(request, limit_s, speed.stop_s)
-
-
-def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
-    """Check a fixed number of minutes, which the trainer counts from its start whatever the job's limit is."""
-    minutes = request.recipe.exit_minutes
-    if minutes is None:
-        return
-    left_s = limit_s - 60 * minutes
-    if left_s <= (USUAL_MARGIN_S if known_s is None else known_s):
-        yield warning(
-            "deadline.short",
-            option=DURATION,
-            minutes=minutes,
-            limit_minutes=limit_s // 60,
-            left_minutes=left_s // 60,
-            needed_minutes=None if known_s is None else known_s / 60,
-            usual_minutes=USUAL_MARGIN_S / 60 if known_s is None else None,
-        )
+    yield from TableCheck("deadline")(request, facts)
 
 
 def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

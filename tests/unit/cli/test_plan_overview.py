@@ -75,6 +75,21 @@ def test_stated_figures_are_not_assumed() -> None:
     assert [line.split()[0] for line in result["assumed"]] == ["--failures"]
 
 
+def test_batch_in_tokens_is_rounded_to_what_gpus_share() -> None:
+    result = run_json("llama-3-8b", "--gpus", "64", "--gpu", "H100", "--batch-tokens", "4000000")
+    assert result["batch"] == 512
+    assert "--batch 512 (4.19M tokens), which the GPUs can share" in result["assumed"]
+
+
+def test_sizes_are_proposed_without_a_model() -> None:
+    sizes = run_json("--gpus", "64", "--gpu", "H100", "--tokens", "2000")
+    assert [size["purpose"].split()[0] for size in sizes] == ["compute-optimal", "cheaper", "small", "as"]
+    assert all(size["layout"]["fit_probability"] >= 0.7 for size in sizes)
+    days = [size["days"] for size in sizes]
+    assert days == sorted(days, reverse=True)
+    assert "none of the sizes fits" in str(plan("--gpus", "1", "--gpu", "V100", "--tokens", "9e6").exception)
+
+
 def test_cost_has_its_currency() -> None:
     assert "EUR" in plan(*LLAMA, "--price", "2.5", "--currency", "EUR").output
     error = plan(*LLAMA, "--price", "2.5").exception

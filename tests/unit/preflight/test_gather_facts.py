@@ -86,7 +86,7 @@ def test_foreign_files_are_relative_to_the_run_directory(gather_train, run):
     (run.path / "ds.json").write_text('{"train_batch_size": 16}')
     (run.path / "kill").touch()
     facts = gather_train(FOREIGN)
-    assert (facts.scripts, facts.deepspeed) == ({"train.sh": "NNODES=4\n"}, {"train_batch_size": 16})
+    assert facts.scripts == {"train.sh": "NNODES=4\n"}
     assert facts.files == {"./tok": False, "kill": True}
     assert facts.corpora[0].missing == ("corpus.bin", "corpus.idx")
 

@@ -124,6 +124,33 @@ def test_file_that_cannot_be_read_is_reported(read, name, text, problem):
     assert bool(invalid) == bool(problem)
 
 
+def test_model_from_scratch_and_settings_of_accelerate_are_read(read):
+    files = {"cfg/config.json": '{"num_hidden_layers": 80}', "zero3.yaml": "deepspeed_config:\n  zero_stage: 3\n"}
+    trainer = ("run_clm.py", "--config_name", "cfg", "--output_dir", "out", "--per_device_train_batch_size", "4")
+    recipe = read("accelerate", "launch", "--config_file", "zero3.yaml", *trainer, files=files)
+    assert (recipe.trainer, recipe.layers, recipe.zero, recipe.launcher) == ("transformers", 80, 3, "accelerate")
+    inner = {
+        "a.yaml": "deepspeed_config:\n  deepspeed_config_file: ds.json\n",
+        "ds.json": '{"bf16": {"enabled": true}}',
+    }
+    recipe = read("accelerate", "launch", "--config_file", "a.yaml", *trainer, files=inner)
+    assert recipe.options["ds.bf16.enabled"] == ("true",)
+
+
+def test_options_in_quotes_are_all_read(read):
+    script = (
+        "GPT='--num-layers 24 --hidden-size 1024'\npython watch.py --exit-duration 110 &\npython pretrain_gpt.py $GPT"
+    )
+    recipe = read("bash", "run.sh", files={"run.sh": script})
+    assert (recipe.layers, recipe.hidden, recipe.exit_minutes, recipe.is_complete) == (24, 1024, None, True)
+    assert not read("python", "pretrain_gpt.py", "--num-layers", "24", "--hidden-size", "8", "$MORE_ARGS").is_complete
+
+
+def test_file_without_keys_is_no_unread_setting(read):
+    model = ("--num-layers", "24", "--hidden-size", "8")
+    assert read("python", "pretrain_gpt.py", *model, "a.yaml", files={"a.yaml": "text"}).unread == ()
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, "deepspeed", "hf-config"])
 def test_table_sets_fields_of_the_recipe(name):
     table = load_table(name)
