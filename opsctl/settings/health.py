@@ -19,7 +19,7 @@ class RemoteSettings(SettingsTable):
         min_length=1,
         description="shells, in order: this machine, a step in your running job, a short job on an idle node, ssh",
     )
-    parallel: int = Field(32, ge=1, le=512, description="number of nodes contacted at the same time")
+    parallel: int = Field(32, ge=1, le=512, description="number of nodes contacted by ssh at the same time")
     connect_seconds: float = Field(
         10, gt=0, description="seconds to wait for a connection, or for a short job to start"
     )

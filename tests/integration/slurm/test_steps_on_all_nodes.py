@@ -1,12 +1,10 @@
 """A command on all nodes of a job: one step, exact answers, and the answers of the others if a node fails."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from opsctl.base.ports import Completed
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.history import NodeHistory
@@ -23,18 +21,10 @@ NODES = [f"node{number:03}" for number in range(1, 7)]
 OTHERS = {*NODES} - {"node004"}
 
 
-@dataclass
-class CountingRunner:
-    """Notes the commands of Slurm that start something."""
-
-    env: Mapping[str, str]
-    started: list[str] = field(default_factory=list)
-
-    def run(
-        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
-    ) -> Completed:
-        self.started += {"srun", "salloc"}.intersection(argv)
-        return SystemRunner(env=self.env).run(argv, timeout=timeout, stdin=stdin, env=env)
+def list_started(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the commands that started steps and jobs."""
+    words = [word for message in caplog.messages for word in message.split()[:4]]
+    return [word for word in words if word in {"srun", "salloc"}]
 
 
 @pytest.fixture
@@ -43,27 +33,23 @@ def sandbox(fresh_slurm: Callable[..., Sandbox]) -> Sandbox:
 
 
 @pytest.fixture
-def runner(sandbox: Sandbox) -> CountingRunner:
-    return CountingRunner(sandbox.env())
-
-
-@pytest.fixture
-def shell(sandbox: Sandbox, runner: CountingRunner) -> InJob:
+def shell(sandbox: Sandbox) -> InJob:
     """The way into a running job on all nodes."""
     words = ("sbatch", "--parsable", f"--nodes={len(NODES)}", "--no-kill", "--output=/dev/null", "--wrap=sleep 3000")
     job = run_slurm(sandbox, *words).strip()
     until(lambda: run_slurm(sandbox, "squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
-    return InJob(runner=runner, jobs=dict.fromkeys(NODES, job))
+    return InJob(runner=SystemRunner(env=sandbox.env()), jobs=dict.fromkeys(NODES, job))
 
 
-def test_answers_of_one_step_are_exact_and_of_each_node(shell: InJob, runner: CountingRunner) -> None:
+def test_answers_of_one_step_are_exact_and_of_each_node(shell: InJob, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
     end = "printf 'end of %s' $SLURMD_NODENAME; echo oops >&2; exit ${SLURMD_NODENAME#node00}"
     script = f"cat; echo {'x' * 5000}; {end}"
     answers = Fanout(shells=[shell]).run(NODES, ("sh", "-c", script), timeout=200, stdin="asked\n")
     assert [(answer.node, answer.code, answer.err, answer.by, answer.out) for answer in answers.values()] == [
         (node, number, "oops\n", "srun", f"asked\n{'x' * 5000}\nend of {node}") for number, node in enumerate(NODES, 1)
     ]
-    assert runner.started == ["srun", "srun"], "a look for silent nodes, and the step"
+    assert list_started(caplog) == ["srun", "srun"], "a look for silent nodes, and the step"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +86,12 @@ def test_node_check_keeps_what_it_found(sandbox: Sandbox, shell: InJob, tmp_path
     assert checked.snapshots["node004"].problem == "srun: no answer within 19 s"
 
 
-def test_idle_nodes_share_one_job(sandbox: Sandbox, runner: CountingRunner) -> None:
-    shell = ShortJob(runner=runner, idle=NODES, wait_s=30)
+def test_idle_nodes_share_one_job(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    shell = ShortJob(runner=SystemRunner(env=sandbox.env()), idle=NODES, wait_s=30)
     answers = shell.run_all(NODES, ("printenv", "SLURMD_NODENAME"), timeout=100)
     assert [(answer.code, answer.out.strip(), answer.by) for answer in answers.values()] == [
         (0, node, "job") for node in NODES
     ]
-    assert runner.started == ["salloc", "srun", "srun"]
+    assert list_started(caplog) == ["salloc", "srun", "srun"]
     until(lambda: not run_slurm(sandbox, "squeue", "-h"))
