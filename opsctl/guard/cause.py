@@ -50,6 +50,10 @@ _PLANNED = {
 """What an outcome with exit code 0 says about its cause. An error in the logs outweighs this."""
 LOST_NODE = "node-failure"
 """The cause that Slurm's word and our own step have in common."""
+CROWD_WINDOW, MIN_CROWD = timedelta(minutes=10), 3
+"""The same line from so many nodes within this time has one cause, also in several trains."""
+MIN_NAMED = 3
+"""The failure follows a node that logs of two trains or more name in so many attempts, and no other node."""
 FAILED = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
 MAX_EARLIER_ATTEMPTS = 3
 """Attempts before a failed one whose logs show what the train survives."""
@@ -96,6 +100,8 @@ def find_cause(
         return FoundCause(diagnosis=diagnosis)
     nodes = _list_nodes(arrays, diagnosis) if dossier.nodes else []
     accused = find_accused(diagnosis, dossier.nodes, nodes)
+    if accused:
+        care.note_named(arrays.run.name, diagnosis, accused, dossier.ended)
     verdicts = care.check(arrays.slurm, accused, timeout_s=rules.node_check_seconds)
     trial = _Trial(
         arrays=arrays,
@@ -165,11 +171,12 @@ class _Trial:
         """Weigh the evidence against one accused node. The connection is tested only if the test can decide."""
         diagnosis = self.diagnosis
         voices = [voice for voice in resolve_nodes(diagnosis.voices, self.dossier.nodes, self.nodes) if voice != node]
+        nearby = len(self._list_named(CROWD_WINDOW))
         accusation = Accusation(
             node=node,
             verdict=next((verdict for verdict in verdicts if verdict.node == node), None),
             is_lost=node in self.lost,
-            crowd=len(self.accused),
+            crowd=max(len(self.accused), nearby if nearby >= MIN_CROWD else 1),
             voices=len(voices),
             repeats=self._count_repeats(node),
         )
@@ -184,7 +191,15 @@ class _Trial:
         since = self.dossier.ended - timedelta(days=self.care.site.lemon_days)
         events = [event for event in self.arrays.journal.events() if event.when >= since]
         own = Blamed(attempt=self.dossier.attempt.name, cause=self.diagnosis.cause, nodes=(node,))
-        return count_repeats(read_blamed(events), list_allocations(events), own, node, self.diagnosis.kind)
+        repeats = count_repeats(read_blamed(events), list_allocations(events), own, node, self.diagnosis.kind)
+        named = self._list_named(timedelta(days=self.care.site.lemon_days))
+        attempts = named.get(node, [])
+        is_flaky = len(named) == 1 and len({attempt.partition("/")[0] for attempt in attempts}) > 1
+        return max(repeats, len(attempts) if is_flaky and len(attempts) >= MIN_NAMED else 1)
+
+    def _list_named(self, span: timedelta) -> dict[str, list[str]]:
+        """Return the attempts whose logs named a node for this cause within `span` before the end, by node."""
+        return self.care.history.list_named(self.diagnosis.cause, self.dossier.ended - span, self.dossier.ended)
 
 
 def _list_nodes(arrays: TrainArrays, diagnosis: Diagnosis) -> list[Node]:

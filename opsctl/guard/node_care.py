@@ -139,6 +139,13 @@ class NodeCare:
             return (f"could not record {node} as the odd one: {error}",)
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
+    def note_named(self, train: str, diagnosis: Diagnosis, nodes: Sequence[str], at: datetime) -> None:
+        """Record the nodes that the log of an attempt names. Raises nothing: the evidence of this attempt stands."""
+        try:
+            self.history.note_named(nodes, diagnosis.cause, f"{train}/{diagnosis.attempt}", at)
+        except (OpsctlError, OSError) as error:
+            log.warning("%s: the nodes that its log names could not be recorded: %s", diagnosis.attempt, error)
+
     def note_step_times(self, train: str, attempt: Attempt, nodes: str, at: datetime) -> None:
         """Record how fast the `nodes` of an attempt were against each other. Does nothing else; raises nothing."""
         ratios = compare_nodes(read_times(attempt.step_times, expand_if_list(nodes)), at)

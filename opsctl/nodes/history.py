@@ -30,7 +30,7 @@ MAX_STEP_TIMES = 100
 """Newest attempts whose step times are stored for one node."""
 MAX_EVIDENCE_CHARS = 300
 
-LASTING_FIELDS = ("drained", "drain_reason", "is_reboot", "drained_by", "hangs", "incidents", "step_times")
+LASTING_FIELDS = ("drained", "drain_reason", "is_reboot", "drained_by", "hangs", "incidents", "named", "step_times")
 """Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
@@ -89,6 +89,8 @@ class NodeRecord(NodeBaseline):
     hangs: dict[str, float] = field(default_factory=dict)
     """By `train/attempt`: when an attempt hung and the stacks of this node's ranks differed from all others."""
     incidents: tuple[Incident, ...] = ()
+    named: dict[str, float] = field(default_factory=dict)
+    """By `cause train/attempt`: when the log of an attempt of any train named this node."""
     step_times: dict[str, StepTimeRatio] = field(default_factory=dict)
     """By `train/attempt`: how fast the node was against its partners."""
 
@@ -175,6 +177,23 @@ class NodeHistory:
             hangs = dict(in_order[-MAX_ENTRIES:])
             self._write(replace(record, hangs=hangs))
             return count_recent(hangs.values(), at, days)
+
+    def note_named(self, nodes: Sequence[str], cause: str, attempt: str, at: datetime) -> None:
+        """Store that the log of `attempt` names nodes for a cause. Idempotent. Raises RunDirError, Busy."""
+        self.site.create()
+        with lease(self.site.nodes, self.clock):
+            for record in map(self.read, nodes):
+                named = {**record.named, f"{cause} {attempt}": at.timestamp()}
+                self._write(replace(record, named=dict(list(named.items())[-MAX_ENTRIES:])))
+
+    def list_named(self, cause: str, since: datetime, until: datetime) -> dict[str, list[str]]:
+        """Return the attempts, of all trains, whose logs named a node for a cause between two times, by node."""
+        begin, end, named = since.timestamp(), until.timestamp(), dict[str, list[str]]()
+        for record in self.all():
+            keys = (key.split(" ", 1) for key, at in record.named.items() if begin <= at <= end)
+            if attempts := [attempt for name, attempt in keys if name == cause]:
+                named[record.node] = attempts
+        return named
 
     def note_step_times(self, attempt: str, ratios: Mapping[str, StepTimeRatio]) -> None:
         """Store how fast the nodes of `attempt` were, by node. Idempotent. Raises RunDirError, Busy."""

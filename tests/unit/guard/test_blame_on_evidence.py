@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -288,3 +289,24 @@ def test_logs_of_earlier_attempts_are_those_before_the_attempt(train: QueuedTrai
     logs = load_attempt_logs(train.run, names[4], names, None)
     assert (logs.begin, logs.end, logs.earlier) == (400, 500, ((100, 200), (200, 300), (300, 400)))
     assert load_attempt_logs(train.run, names[0], names, None).earlier == ()
+
+
+@pytest.mark.parametrize(("others", "suspects"), [((), ("node001",)), (("node002",), ())])
+def test_node_that_logs_of_all_trains_name_over_weeks_is_excluded(
+    train: QueuedTrain, care: NodeCare, others: Sequence[str], suspects: Sequence[str]
+) -> None:
+    for number, node in enumerate(("node001", "node001", *others)):
+        care.history.note_named([node], "gpu-ecc", f"other/7_{number}.0", train.clock.now() - timedelta(days=9))
+    assert end(train, care, crash(train, [ECC])).suspects == suspects
+
+
+@pytest.mark.parametrize(("minutes", "suspects"), [(5, ()), (15, ("node001",))])
+def test_same_line_in_several_trains_at_once_convicts_no_node(
+    train: QueuedTrain, care: NodeCare, minutes: float, suspects: Sequence[str]
+) -> None:
+    attempts = [crash(train, [ECC], task=task) for task in (1, 2)]
+    end(train, care, attempts[0])
+    ended = train.clock.now()
+    for node in ("node008", "node009"):
+        care.history.note_named([node], "gpu-ecc", "other/7_1.0", ended - timedelta(minutes=minutes))
+    assert end(train, care, attempts[1]).suspects == suspects
