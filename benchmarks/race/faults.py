@@ -17,6 +17,7 @@ import psutil
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.fault_table import read_faults, run_lines
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 
@@ -37,6 +38,7 @@ SPREAD = 0.01
 """The seed moves each by up to so much."""
 DISK_S = 20.0
 GPU_NODE = "node002"
+FAULTS = read_faults()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +78,24 @@ class Night:
             self._clears = float("inf")
 
     def _break(self, name: str, now: float) -> None:
-        broken = self.place / "faults"
-        if name == "gpu":
-            (broken / f"gpu-{GPU_NODE}").touch()
-        elif name == "bug":
-            (broken / "bug").touch()
-        elif name == "disk":
-            fill(self.checkpoints / "filler")
+        """Break what the name says, by the lines of the product's table of faults where the fault is the same."""
+        lines = {"gpu": FAULTS["gpu-error"].inject, "bug": FAULTS["code-bug"].inject}
+        if name == "disk":
+            self._run_lines(f"fill_disk {self.checkpoints}")
             self._clears = now + DISK_S
+        elif name in lines:
+            self._run_lines(lines[name])
         elif name == "node":
             lose_last_node()
         else:
             for rank in ranks()[-1:]:
                 if name == "stuck":
-                    (broken / f"stuck-{rank.pid}").touch()
+                    self._run_lines(f"plant stuck-{rank.pid}")
                 else:
                     rank.send_signal(signal.SIGKILL if name == "rank" else signal.SIGSTOP)
+
+    def _run_lines(self, lines: str) -> None:
+        run_lines(lines, {"RUN": str(self.place), "NODE": GPU_NODE}, SystemRunner())
 
 
 def lose_last_node() -> None:
@@ -99,15 +103,6 @@ def lose_last_node() -> None:
     nodes = [environ for environ in (rank.environ() for rank in ranks()) if environ["SLURM_NODEID"] != "0"]
     for environ in nodes[-1:]:
         lose_power(environ["SLURMD_NODENAME"])
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-        except OSError:
-            return
 
 
 def ranks() -> list[psutil.Process]:

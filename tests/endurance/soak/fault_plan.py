@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.host.system import SystemRunner
+from opsctl.sandbox.fault_table import run_lines
 from opsctl.sandbox.faults import FaultKind
 from tests.endurance.soak.servers import Mail, Slack
 from tests.endurance.soak.soak_cluster import LONG, Field
@@ -159,14 +161,8 @@ class Weather:
         return well
 
     def site_disk_full(self) -> Undo:
-        filler = self.site_dir / "filler"
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
-        return filler.unlink
+        run_lines(f"fill_disk {self.site_dir}", {"RUN": ""}, SystemRunner())
+        return (self.site_dir / "filler").unlink
 
     def memory_lost(self) -> Undo:
         shutil.rmtree(self.site_dir / "watch", ignore_errors=True)
