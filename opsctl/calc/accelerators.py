@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from opsctl.base.errors import InputError
@@ -75,7 +76,8 @@ def accelerator(name: str) -> Accelerator:
     for known, known_accelerator in ACCELERATORS.items():
         if known.lower() == name.lower():
             return known_accelerator
-    raise InputError(f"gpu: {name!r} is not known", hint=f"known: {', '.join(ACCELERATORS)}")
+    near = "".join(f"did you mean {kind}? " for kind in get_close_matches(name.upper(), ACCELERATORS, 1))
+    raise InputError(f"gpu: {name!r} is not known", hint=f"{near}known: {', '.join(ACCELERATORS)}")
 
 
 def _read_figures(text: str) -> Accelerator:

@@ -96,7 +96,7 @@ def _name_all_missing(error: click.MissingParameter) -> click.UsageError:
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
+@click.option("--site", type=click.Path(path_type=Path), help="Site file (default: $OPSCTL_SITE, else site.toml).")
 @click.option("--trust", is_flag=True, help="Obey settings files that others could have written.")
 @dependent_option(
     "-v",
@@ -113,7 +113,7 @@ def _name_all_missing(error: click.MissingParameter) -> click.UsageError:
     default="opsctl",
     envvar="OPSCTL_HOST_COMMAND",
     metavar="COMMAND",
-    help="Command that starts opsctl on the host (default: opsctl).",
+    help="Its opsctl (default: $OPSCTL_HOST_COMMAND, else opsctl).",
 )
 @click.version_option(__version__, help="Print the version and exit.")
 @click.pass_context
