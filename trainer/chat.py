@@ -177,7 +177,7 @@ def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate
         special_tokens = {key: _text_of(token) for key, token in config.items() if key.endswith("_token")}
         return ChatTemplate(source, special_tokens) if source else None
     except (ValueError, KeyError, TypeError, RecursionError, jinja2.TemplateError) as error:
-        raise Refused(f"the chat template of {template or tokenizer} cannot be read: {error}") from error
+        raise Refused(f"the chat template of {template or tokenizer} cannot be read: {error!s:.300}") from error
 
 
 def _default(templates: Any) -> Any:

@@ -17,7 +17,7 @@ from opsctl.base.ports import Clock, Runner
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.events import Cancelled, Event, Submitted, cancels_train
-from opsctl.state.files import MAX_STATE_BYTES, read_json, read_text, write_atomic
+from opsctl.state.files import MAX_STATE_BYTES, make_directories, read_json, read_text, write_atomic
 from opsctl.state.records import HEADER
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -128,7 +128,7 @@ def _write(path: Path, text: str) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError):
         if read_text(path, MAX_STATE_BYTES) == text:
             return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(path.parent)
     write_atomic(path, text)
 
 

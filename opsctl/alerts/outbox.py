@@ -22,7 +22,7 @@ from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import OpsctlError, RunDirError, cannot_write
 from opsctl.base.findings import Level
 from opsctl.base.ports import Clock
-from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
+from opsctl.state.files import MAX_RECORD_BYTES, make_directories, read_bounded
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
@@ -169,7 +169,7 @@ class Outbox:
             for item in items:
                 place = self.lost(channel)
                 try:
-                    place.mkdir(parents=True, exist_ok=True)
+                    make_directories(place)
                     (self.queue(channel) / item.name).replace(place / item.name)
                 except FileNotFoundError:  # another process was faster
                     continue
@@ -276,7 +276,7 @@ class Outbox:
         # A rename needs no disk space: a delivered message is not sent again, even on a full disk.
         place, key = self.delivered(item.channel), (item.name, item.channel)
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            make_directories(place)
             path.replace(place / path.name)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -293,7 +293,7 @@ class Outbox:
         """Record a delivery that the other outbox cannot record; return whether that worked."""
         place = self.delivered(item.channel)
         with contextlib.suppress(OSError):
-            place.mkdir(parents=True, exist_ok=True)
+            make_directories(place)
         return self._try_to_write(place / item.name, item)
 
     def _prune(self, channel: str) -> None:
@@ -330,7 +330,7 @@ class Outbox:
 def _make(directory: Path) -> Path:
     """Return the directory, which exists now. Raises RunDirError."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory)
     except OSError as error:
         raise cannot_write(directory, error) from error
     return directory

@@ -20,6 +20,9 @@ OpsctlError            1   an expected failure: the user reads the message
 from collections.abc import Sequence
 from pathlib import Path
 
+MAX_MESSAGE_CHARS = 8000
+"""A message may quote names that strangers chose."""
+
 
 class OpsctlError(Exception):
     """An expected failure. `hint` is the next step for the user."""
@@ -27,8 +30,8 @@ class OpsctlError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]} ..."
+        super().__init__(self.message)
         self.hint = hint
 
 

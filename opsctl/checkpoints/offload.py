@@ -20,7 +20,7 @@ from opsctl.checkpoints.catalog import (
     problems,
     size_of,
 )
-from opsctl.state.files import fsync_directory, open_for_writing, open_regular, read_bounded
+from opsctl.state.files import fsync_directory, make_directories, open_for_writing, open_regular, read_bounded
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import Checkpoint
 
@@ -60,7 +60,7 @@ class Directory:
     def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None:
         final, part = self.path / checkpoint.name, self.path / f".offloading-{checkpoint.name}"
         if not final.exists():
-            part.mkdir(parents=True, exist_ok=True)
+            make_directories(part)
             contents = _contents(checkpoint)
             for name, (size, digest) in contents.items():
                 _copy_file(checkpoint / name, part / name, digest)
@@ -195,7 +195,7 @@ def _copy_file(source: Path, target: Path, digest: str) -> None:
     """Copy a file durably, unless `target` has this digest. Raises Damaged, OSError."""
     if target.exists() and target.stat().st_size == source.stat().st_size and _digest(target) == digest:
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(target.parent)
     hashing = hashlib.sha256()
     # A file of a checkpoint may be a link, as in manifest.verify; a file of the copy is none.
     with (

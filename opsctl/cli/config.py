@@ -14,6 +14,7 @@ from opsctl.cli.output import print_json, print_text, write_file
 from opsctl.launch.launch_plan import render_body
 from opsctl.launch.render import templates_dir
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, read_toml
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config import TrainerConfig
 
@@ -220,7 +221,7 @@ def _starter(name: str) -> bytes:
 def _has_other_contents(path: Path, starter: bytes) -> bool:
     """Return whether writing the starter would destroy a file. An interrupted call may have left the starter itself."""
     try:
-        return path.read_bytes() != starter
+        return read_bounded(path, MAX_SETTINGS_BYTES, follow=True) != starter
     except FileNotFoundError:
         return False
     except OSError:

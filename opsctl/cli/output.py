@@ -17,7 +17,7 @@ from rich.text import Text
 
 from opsctl.base.errors import OpsctlError, cannot_write
 from opsctl.base.findings import to_data
-from opsctl.state.files import write_atomic
+from opsctl.state.files import make_directories, write_atomic
 from opsctl.telemetry.logs.log_lines import harmless, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,7 +131,7 @@ def write_file(path: Path, data: str | bytes, *, with_parents: bool = False) -> 
     """Write a file that the user named, whole or not at all. Raises RunDirError."""
     try:
         if with_parents:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(path.parent)
         write_atomic(path, data)
     except OSError as error:
         raise cannot_write(path, error) from error

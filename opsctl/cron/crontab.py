@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -11,6 +12,7 @@ from apscheduler.triggers.cron import CronTrigger
 
 from opsctl.base.tables import read_package_table
 from opsctl.slurm.commands import list_argv
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_bounded
 
 DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly": "0 5 * * 1"}
 """Drop-in directories and their times."""
@@ -83,22 +85,22 @@ def shipped() -> Path:
 def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
     """Read the crontab in `directory`, then the drop-in directories. Missing files are allowed."""
     entries: dict[str, CronEntry] = {}
-    problems: list[str] = []
+    counts, problems = Counter[tuple[str, ...]](), list[str]()
     if not directory.is_dir():
         return Schedule(entries=(), problems=(f"{directory}: no such directory",))
     for entry in (*_crontab(directory / "crontab", zone), *_drop_ins(directory, zone)):
         if isinstance(entry, str):
             problems.append(entry)
             continue
-        again = sum(other.argv == entry.argv for other in entries.values())  # as in cron, every line runs
-        id = f"{entry.id} #{again + 1}" if again else entry.id
+        counts[entry.argv] += 1  # as in cron, every line runs
+        id = f"{entry.id} #{counts[entry.argv]}" if counts[entry.argv] > 1 else entry.id
         entries[id] = replace(entry, id=id)
     return Schedule(entries=tuple(entries.values()), problems=tuple(problems))
 
 
 def _crontab(path: Path, zone: tzinfo) -> Iterator[CronEntry | str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bounded(path, MAX_SETTINGS_BYTES, follow=True).decode().splitlines()
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as error:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, group_answers
-from opsctl.state.files import write_atomic
+from opsctl.state.files import make_directories, write_atomic
 
 TIMEOUT_S = 30.0
 FILE_NAME = "py-spy.txt"
@@ -37,7 +37,7 @@ class PySpyDump:
 
     def save(self, target: Path) -> None:
         """Write the output into the directory with the ranks' own answers. Raises OSError."""
-        target.mkdir(parents=True, exist_ok=True)
+        make_directories(target)
         write_atomic(target / FILE_NAME, self.text)
 
 

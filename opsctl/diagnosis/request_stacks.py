@@ -10,7 +10,7 @@ from opsctl.base.ports import Clock
 from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
-from opsctl.state.files import open_regular, read_bounded, touch, write_atomic
+from opsctl.state.files import make_directories, open_regular, read_bounded, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 
 POLL_S = 0.25
@@ -81,7 +81,7 @@ def _request(
         if len(grown) >= ranks:
             clock.sleep(POLL_S)  # the last rank may still be writing
             break
-    target.mkdir(parents=True, exist_ok=True)
+    make_directories(target)
     for path in directory.glob(names):
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(before.get(path.name, 0))

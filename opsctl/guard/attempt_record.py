@@ -86,7 +86,7 @@ def _make(directory: Path) -> bool:
     """Make a directory; return False if somebody else has made it. Other errors are left to those who write into it."""
     with contextlib.suppress(OSError):
         try:
-            directory.mkdir(parents=True)
+            directory.mkdir(mode=0o755, parents=True)
         except FileExistsError:
             return False
     return True

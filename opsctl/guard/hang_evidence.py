@@ -12,6 +12,7 @@ from opsctl.guard.escalation import reads_stop_request
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.slurm.job_environment import own_job
 from opsctl.slurm.steps import InJob
+from opsctl.state.files import make_directories
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.train_settings import read_settings
 
@@ -25,7 +26,7 @@ def save_stacks(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str,
     settings = read_settings(run)
     target = attempt.path / "evidence" / f"hang-{clock.now():%Y%m%dT%H%M%S}"
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        make_directories(target)
         if settings and reads_stop_request(run):  # other trainers do not answer the file
             ranks = settings.world_size
             request_by_file(attempt, target, ranks=ranks, timeout_s=settings.watch.stacks_seconds, clock=clock)

@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from opsctl.base.errors import OpsctlError, cannot_write
+from opsctl.base.errors import OpsctlError, RunDirError, cannot_write
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
+from opsctl.host.system import user_name
 from opsctl.publish.sources import HoldsSecret
-from opsctl.state.files import MAX_STATE_BYTES, read_json, write_atomic
+from opsctl.state.files import MAX_STATE_BYTES, make_directories, read_json, write_atomic
 from opsctl.state.records import HEADER
 
 SAVE_STATE_S = 5.0
@@ -135,9 +138,9 @@ class Stage:
             return self.refuse(name, str(refusal))
         except OSError as error:
             return self.refuse(name, error.strerror or str(error))
-        path = self.directory / name
+        path = self._locate(name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(path.parent)
             write_atomic(path, data)
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -147,9 +150,21 @@ class Stage:
         self._save_now_and_then()
         return StagedFile(name=name, action="copied", size=len(data), left_out=left_out, struck=struck)
 
+    def _locate(self, name: str) -> Path:
+        """Return the place of a copy. Raises RunDirError if a directory on the way, or a link, is another user's."""
+        path = self.directory / name
+        for place in path.parents[: len(Path(name).parts)]:
+            with suppress(FileNotFoundError):
+                if (uid := place.lstat().st_uid) not in {0, os.geteuid()}:
+                    raise RunDirError(
+                        f"{place}: belongs to {user_name(uid)}, who could lead the copies elsewhere",
+                        hint="have it removed, or choose another [publish] path",
+                    )
+        return path
+
     def refuse(self, name: str, why: str) -> StagedFile:
         """Publish nothing of this file, and remove an earlier copy."""
-        (self.directory / name).unlink(missing_ok=True)
+        self._locate(name).unlink(missing_ok=True)
         self.copies.pop(name, None)
         return StagedFile(name=name, action="refused", why=why)
 
@@ -176,7 +191,7 @@ class Stage:
     def sweep(self, names: Iterable[str]) -> None:
         """Remove temporary files of killed writers of these names."""
         for name in names:
-            path = self.directory / name
+            path = self._locate(name)
             temporary = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}")
             for hidden in path.parent.glob(f".{path.name[:1]}*"):
                 if temporary.fullmatch(hidden.name):

@@ -192,6 +192,16 @@ def make_directory(path: Path, mode: int) -> None:
     set_directory_mode(path, mode)
 
 
+def make_directories(path: Path) -> None:
+    """Make the directory and its missing parents, writable by the owner alone. Raises OSError.
+
+    Parents that pathlib makes would follow the umask and the access list of the directory around them.
+    """
+    for place in reversed((path, *path.parents)):
+        if not place.is_dir():
+            place.mkdir(mode=0o755, exist_ok=True)
+
+
 def set_directory_mode(path: Path, mode: int, *, group: int = -1) -> None:
     """Set the mode of the directory `path`, and its group; never of what a link leads to. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -13,7 +13,15 @@ from pathlib import Path
 
 from opsctl.base.errors import InputError, RunDirError, cannot_read, cannot_write
 from opsctl.settings.field_types import NAME, check_name
-from opsctl.state.files import is_directory, is_regular, list_names, make_directory, set_directory_mode, write_atomic
+from opsctl.state.files import (
+    is_directory,
+    is_regular,
+    list_names,
+    make_directories,
+    make_directory,
+    set_directory_mode,
+    write_atomic,
+)
 from opsctl.state.trust import check_trusted
 
 __all__ = ["Attempt", "RunDir", "all_trains", "check_trusted", "find", "find_entries_skipped", "may_act", "scan"]
@@ -235,7 +243,7 @@ class RunDir:
         """Make a directory and its parents, independent of the umask: writable by the owner only, readable like the run
         directory. Idempotent. Raises OSError."""
         if not path.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(path.parent)
             make_directory(path, 0o755 & stat.S_IMODE(self.path.stat().st_mode))
 
     def write(self, path: Path, data: str, *, mode: int = 0o644) -> None:

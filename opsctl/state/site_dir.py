@@ -9,7 +9,7 @@ from typing import Self
 
 from opsctl.base.errors import cannot_write
 from opsctl.host.system import user_name
-from opsctl.state.files import write_atomic
+from opsctl.state.files import make_directories, write_atomic
 
 OWNED = ("alerts", "nodes", "cron")
 
@@ -72,12 +72,8 @@ class SiteDir:
     def create(self) -> None:
         """Make every directory, writable by the owner only. Idempotent. Raises RunDirError."""
         try:
-            for path in reversed((self.path, *self.path.parents)):
-                # One by one: parents made implicitly would follow the umask and could be writable by the group.
-                if not path.exists():
-                    path.mkdir(exist_ok=True, mode=0o755)
             for literal in OWNED:
-                (self.path / literal).mkdir(exist_ok=True, mode=0o755)
+                make_directories(self.path / literal)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

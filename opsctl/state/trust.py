@@ -57,7 +57,7 @@ def check_settings(path: Path, *, root: Path | None = None) -> None:
     Raises NotTrusted, unless this user has trusted the file before. A missing file is left to its reader.
     """
     offences, unknown = _find_offences([path], root)
-    if path.exists() and (offences or unknown) and str(path.absolute()) not in _read_trusted():
+    if path.exists() and (offences or unknown) and str(path.absolute()) not in read_trusted():
         raise NotTrusted(
             f"others could have written {path}, whose commands run as you:{_list(offences | unknown)}",
             hint="chmod go-w them; or, if you trust everyone who can write there: opsctl --trust ...",
@@ -66,7 +66,9 @@ def check_settings(path: Path, *, root: Path | None = None) -> None:
 
 def trust_settings(path: Path) -> None:
     """Remember that this user trusts a settings file, also in jobs and in cron. Raises OSError."""
-    place, known = trusted_files(), _read_trusted()
+    place, known = trusted_files(), read_trusted()
+    if not str(path.absolute()).isprintable():
+        raise RunDirError(f"{str(path)!r}: a name with control characters cannot be remembered as trusted")
     if str(path.absolute()) not in known:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(place, "".join(f"{name}\n" for name in [*known, path.absolute()]), mode=0o600)
@@ -77,7 +79,7 @@ def trusted_files() -> Path:
     return state_home() / "trusted-files"
 
 
-def _read_trusted() -> list[str]:
+def read_trusted() -> list[str]:
     """Return the paths of trusted settings files; none if others could have written the list."""
     try:
         status, data = read_with_status(trusted_files(), MAX_TRUSTED_BYTES)

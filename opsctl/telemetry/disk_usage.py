@@ -18,7 +18,7 @@ from opsctl.base.units import parse_size
 from opsctl.host.system import spawn
 from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import Filesystem
-from opsctl.state.files import touch
+from opsctl.state.files import make_directories, touch
 from opsctl.trainer.bounded_files import read_bounded
 
 TIMEOUT_S = 20.0
@@ -137,7 +137,7 @@ def measure(directory: str, *, keep: Path, name: str, now: datetime, every: time
     running = path.with_name(f"{path.name}.running")
     if _age(path, now) < every or _age(running, now) < MAX_DU_TIME:
         return path
-    keep.mkdir(parents=True, exist_ok=True)
+    make_directories(keep)
     touch(running)
     script = str(Path(__file__).with_name("disk_usage.sh"))
     spawn(("sh", script, directory.rstrip("/") or "/", str(path)), log=Path(os.devnull))

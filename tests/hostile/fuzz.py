@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from opsctl.base.errors import OpsctlError
+from opsctl.trainer.errors import Refused
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MAX_CASE_S = 5.0
@@ -172,7 +173,10 @@ def find_failure(target: FuzzTarget, data: bytes) -> str:
     try:
         target.call(data)
     except target.errors as error:
-        return "" if len(str(error)) <= MAX_MESSAGE_CHARS else f"a message of {len(str(error))} characters"
+        is_shown = isinstance(error, OpsctlError | Refused)
+        return (
+            "" if len(str(error)) <= MAX_MESSAGE_CHARS or not is_shown else f"a message of {len(str(error))} characters"
+        )
     except TooSlow:
         return f"more than {MAX_CASE_S:g} s"
     except MemoryError:
@@ -184,8 +188,8 @@ def find_failure(target: FuzzTarget, data: bytes) -> str:
     return ""
 
 
-MAX_MESSAGE_CHARS = 8000
-"""Settings files list every problem."""
+MAX_MESSAGE_CHARS = 8100
+"""Of an error that a user reads."""
 
 
 def _origin(error: Exception) -> str:

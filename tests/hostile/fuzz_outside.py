@@ -60,8 +60,8 @@ def show_changes(data: str) -> object:
 def write_chat(data: str) -> object:
     try:
         return ChatTemplate(data, {}).spans([{"role": "user", "content": "a"}], 0, {})
-    except (jinja2.TemplateError, RecursionError) as error:
-        raise Refused(str(error)) from error
+    except (jinja2.TemplateError, ValueError, RecursionError) as error:  # as find_template does
+        raise Refused(f"{error!s:.300}") from error
 
 
 def report_compressed(path: Path) -> object:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opsctl.base.errors import InputError
+from opsctl.trainer.errors import Refused
 from tests.hostile.fuzz import FuzzTarget, TooSlow, bounded_memory, bounded_time, find_failure, make_case
 from tests.hostile.fuzz_all import TARGETS
 
@@ -32,7 +34,7 @@ def loop(_: bytes) -> None:
 
 
 def refuse(_: bytes) -> None:
-    raise ValueError("x" * 9000)
+    raise Refused("x" * 9000)
 
 
 def test_guards_of_the_fuzzer_hold(monkeypatch):
@@ -42,7 +44,8 @@ def test_guards_of_the_fuzzer_hold(monkeypatch):
         assert find_failure(FuzzTarget(lambda _: bytes(100 << 20)), b"").startswith("more than 200 MB")
         assert find_failure(FuzzTarget(int), b"x").startswith("ValueError: ")
         assert find_failure(FuzzTarget(int, errors=(ValueError,)), b"x") == ""
-        assert find_failure(FuzzTarget(refuse, errors=(ValueError,)), b"x") == "a message of 9000 characters"
+        assert find_failure(FuzzTarget(refuse, errors=(Refused,)), b"x") == "a message of 9000 characters"
+        assert len(str(InputError("x" * 9000))) < 8100
     assert issubclass(TooSlow, BaseException)
 
 

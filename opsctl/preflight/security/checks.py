@@ -17,6 +17,7 @@ from opsctl.alerts.channel_secrets import list_secret_files
 from opsctl.base.errors import OpsctlError
 from opsctl.host.system import user_name
 from opsctl.preflight.security.permissions import (
+    MAX_ENTRIES,
     READABLE,
     Offence,
     SecurityFinding,
@@ -33,10 +34,10 @@ from opsctl.preflight.security.permissions import (
 )
 from opsctl.sandbox.record import Places, read_record
 from opsctl.settings.loader import SiteSettings
-from opsctl.state.files import MAX_RECORD_BYTES, read_text
+from opsctl.state.files import MAX_RECORD_BYTES, list_entries, read_text
 from opsctl.state.run_dir import SHARED, RunDir, all_trains, may_act
 from opsctl.state.site_dir import SiteDir
-from opsctl.state.trust import WRITABLE
+from opsctl.state.trust import WRITABLE, find_other_writers, read_trusted
 
 PATH_VARIABLES = dict.fromkeys(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_AUDIT"), ":") | {"LD_PRELOAD": ": "}
 PATH_VARIABLES |= dict.fromkeys(
@@ -275,6 +276,35 @@ def _check_train(run: RunDir, group: str, trusted: frozenset[int]) -> Iterator[S
             yield from (from_offence("trains", offence) for offence in find_offences_below(path, trusted))
 
 
+def _check_publication(installation: Installation) -> Iterator[SecurityFinding]:
+    """Check where the site's [publish] puts the copies of this user's trains."""
+    table = installation.site.publish
+    if table.to != "path":
+        return
+    place = Path(os.path.expandvars(table.path)).expanduser()
+    for run in filter(may_act, all_trains(installation.root)):
+        offences = find_offences(place / run.name, installation.trusted)
+        yield from _report("publication", offences, f"{place / run.name}: no other user can lead the copies elsewhere")
+
+
+def _check_trusted_files(installation: Installation) -> Iterator[SecurityFinding]:
+    for name in read_trusted():
+        for offence in find_offences(Path(name), installation.trusted):
+            yield from_offence("trusted file", offence, what="obeyed by --trust")
+
+
+def _check_kernel(_: Installation) -> Iterator[SecurityFinding]:
+    for name in ("protected_hardlinks", "protected_symlinks"):
+        value = read_text(Path("/proc/sys/fs", name), MAX_RECORD_BYTES).strip()
+        command = as_root("sysctl", "-w", f"fs.{name}=1")
+        why = f"fs.{name} is {value}"
+        yield (
+            unsafe("kernel", f"{why}: others can lead programs to your files", command)
+            if value == "0"
+            else ok("kernel", why)
+        )
+
+
 def _check_shared(path: Path, group: str) -> Iterator[SecurityFinding]:
     """Check switches/ or requests/: members of the site's group, and nobody else, make entries there."""
     status = path.lstat()
@@ -289,6 +319,9 @@ def _check_shared(path: Path, group: str) -> Iterator[SecurityFinding]:
         yield unsafe("trains", why, as_owner(status, "chmod", "g-w", path))
     elif mode & stat.S_IWGRP:
         yield from _check_group(path, status.st_gid, group)
+    for entry in list_entries(path, max_entries=MAX_ENTRIES) if stat.S_ISDIR(status.st_mode) else ():
+        if entry.is_file(follow_symlinks=False) and (why := find_other_writers(entry.stat(follow_symlinks=False))):
+            yield unsafe("trains", f"{entry.path}: {why}: nobody's word", as_owner(status, "rm", entry.path))
 
 
 def _check_group(path: Path, gid: int, group: str) -> Iterator[SecurityFinding]:
@@ -310,6 +343,9 @@ CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
     "root": _check_root,
     "site directory": _check_site_directory,
     "trains": _check_trains,
+    "publication": _check_publication,
+    "trusted file": _check_trusted_files,
+    "kernel": _check_kernel,
     "environment": _check_environment,
     "sandbox": _check_sandboxes,
 }

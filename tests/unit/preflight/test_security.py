@@ -14,7 +14,7 @@ from opsctl.preflight.security.checks import read_umask
 from opsctl.preflight.security.permissions import quote
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
-from opsctl.state.trust import walk_components
+from opsctl.state.trust import trust_settings, walk_components
 from tests.support.cases import read_cases
 from tests.support.other_users import NOBODY, open_to_other_users, skip_unless_others_may_run
 
@@ -61,10 +61,11 @@ def repair(home: Path, row: dict) -> None:
 
 def test_safe_installation_is_ok(home):
     exit_code, rows = check_security(home)
-    assert exit_code == 0
     assert {row["level"] for row in rows} == {"ok"}, rows
+    assert exit_code == 0
     assert [row["check"] for row in rows] == [
-        "site file", "secret", "umask", "trust_parents", "root", "site directory", "trains", "environment", "python",
+        "site file", "secret", "umask", "trust_parents", "root", "site directory", "trains", "kernel", "kernel",
+        "environment", "python",
     ]  # fmt: skip
 
 
@@ -98,6 +99,25 @@ def make_odd_name(home: Path) -> None:
     path.chmod(0o666)
 
 
+def link_switch(home: Path) -> None:
+    path = home / "trains" / "tr11" / "switches" / "save"
+    path.write_text("{}")
+    (home / "again").hardlink_to(path)
+
+
+def open_publication(home: Path) -> None:
+    (home / "web" / "tr11").mkdir(parents=True)
+    (home / "web").chmod(0o777)
+    site = home / "site.toml"
+    site.write_text(f'{site.read_text()}[publish]\nto = "path"\npath = "{home}/web"\n')
+
+
+def trust_open_file(home: Path) -> None:
+    trust_settings(home / "other.toml")
+    (home / "other.toml").write_text("")
+    (home / "other.toml").chmod(0o666)
+
+
 UNSAFE = {
     "site file": (lambda home: (home / "site.toml").chmod(0o664), "site file", "mode 0664 lets others write"),
     "directory of the site file": (lambda home: home.chmod(0o777), "site file", "mode 0777 lets others write"),
@@ -121,6 +141,9 @@ UNSAFE = {
     "switches of a group": (
         lambda home: (home / "trains" / "tr11" / "requests").chmod(0o2775), "trains", "names no group"
     ),
+    "switch with two names": (link_switch, "trains", "the file has another name elsewhere"),
+    "open place of publications": (open_publication, "publication", "mode 0777 lets others write"),
+    "trusted file": (trust_open_file, "trusted file", "mode 0666 lets others write"),
 }  # fmt: skip
 
 
