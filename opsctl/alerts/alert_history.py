@@ -12,7 +12,7 @@ from opsctl.alerts.message import find_incident
 from opsctl.base.findings import Level
 from opsctl.base.tables import read_package_table
 from opsctl.state.events import KINDS, Event
-from opsctl.state.files import find_matches, parse_json, read_range
+from opsctl.state.files import find_matches, parse_objects, read_range
 
 MAX_TAIL_BYTES = 1 << 20
 """The history is read from the newest part of each journal."""
@@ -75,15 +75,8 @@ def read_deliveries(alerts: Path, train: str, since: datetime) -> list[str]:
 def _read_records(alerts: Path, tail_bytes: int) -> Iterator[dict[str, Any]]:
     for path in find_matches(alerts, "journal-*.jsonl"):
         with suppress(OSError):
-            yield from _parse_lines(read_range(path, -tail_bytes, tail_bytes)[0])
-
-
-def _parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.splitlines():
-        with suppress(ValueError):
-            record = parse_json(line)
-            if isinstance(record, dict) and ("after" not in record or {"id", "key"} <= record.keys()):
-                yield record
+            lines = parse_objects(read_range(path, -tail_bytes, tail_bytes)[0])
+            yield from (line for line in lines if "after" not in line or {"id", "key"} <= line.keys())
 
 
 def _parse_record(record: Mapping[str, Any], train: str, keys: Mapping[str, str]) -> Iterator[AlertEvent]:

@@ -65,8 +65,8 @@ class CronDir:
             )
         self.site.create()
         try:
-            for path in (self.output, self.driver):
-                path.mkdir(exist_ok=True, mode=0o755)
+            self.output.mkdir(exist_ok=True, mode=0o755)
+            self.driver.mkdir(exist_ok=True, mode=0o755)
         except OSError as error:
             raise RunDirError(f"{self.path}: {error.strerror}", hint="check owner and free space") from error
 

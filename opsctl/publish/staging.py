@@ -154,7 +154,7 @@ class Stage:
         """Return the place of a copy. Raises RunDirError if a directory on the way, or a link, is another user's."""
         path = self.directory / name
         for place in path.parents[: len(Path(name).parts)]:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 if (uid := place.lstat().st_uid) not in {0, os.geteuid()}:
                     raise RunDirError(
                         f"{place}: belongs to {user_name(uid)}, who could lead the copies elsewhere",

@@ -50,6 +50,14 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def parse_objects(text: bytes | str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a text with one JSON value a line. Other lines are skipped."""
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            if isinstance(value := parse_json(line), dict):
+                yield value
+
+
 def read_with_status(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:
     """Return the status and the content of one and the same regular file. Raises OSError, as `read_bounded`."""
     handle = open_regular(path)
@@ -198,7 +206,7 @@ def make_directories(path: Path) -> None:
     Parents that pathlib makes would follow the umask and the access list of the directory around them.
     """
     for place in reversed((path, *path.parents)):
-        if not place.is_dir():
+        if not place.exists():
             place.mkdir(mode=0o755, exist_ok=True)
 
 

@@ -225,12 +225,10 @@ class RunDir:
     def create(self, group: str = "") -> None:
         """Make every directory. Idempotent. Raises RunDirError, and InputError for a group that does not exist."""
         try:
-            for path in reversed((self.path, *self.path.parents)):
-                # One by one: parents made implicitly would follow the umask and could be writable by the group.
-                if not path.exists():
-                    path.mkdir(exist_ok=True, mode=0o755)
-                    if group:  # members of the group must reach the switches, whatever the umask
-                        set_directory_mode(path, 0o755)
+            missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+            make_directories(self.path)
+            for path in missing if group else ():  # members must reach the switches, whatever the umask
+                set_directory_mode(path, 0o755)
             for literal in OWNED:
                 self.make(self.path / literal)
             for literal in SHARED:

@@ -18,6 +18,7 @@ from opsctl.base.findings import Level
 from opsctl.base.ports import Runner
 from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
 from opsctl.settings.alert_channels import NtfyTable
+from opsctl.state.files import parse_objects
 
 PRIORITIES = {Level.OK: 3, Level.UNKNOWN: 3, Level.WARNING: 3, Level.CRITICAL: 5}
 TAGS = {
@@ -110,12 +111,8 @@ def poll(channel: str, table: NtfyTable, now: datetime | None = None) -> list[Ra
 
 
 def _read(data: bytes, channel: str, topic: str, key: str, now: datetime | None) -> Iterator[RawAnswer]:
-    for line in data.splitlines():
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(fields, dict) or fields.get("event") != "message":
+    for fields in parse_objects(data):
+        if fields.get("event") != "message":
             continue
         text, _, signed = str(fields.get("message", "")).strip().rpartition(" ")
         message, _, expiry = signed.rpartition(".")[0].rpartition(".")

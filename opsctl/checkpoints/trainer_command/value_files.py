@@ -5,7 +5,6 @@ itself, have no value. Bytes, depth, parts of YAML and values are bounded, and s
 object however often it is named, and a file that exceeds a bound has no values.
 """
 
-import json
 import re
 import stat
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.base.bounded_toml import parse_toml
-from opsctl.state.files import read_bounded
+from opsctl.state.files import parse_json, read_bounded
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_VALUES = 4000
@@ -57,10 +56,7 @@ def read_values(path: Path) -> Values:
 def load_values(path: Path) -> Values:
     """Return what `read_values` returns. Raises OSError, and ValueError for an invalid or too large file."""
     status = path.stat()
-    try:
-        return _read_version(path, (status.st_ino, status.st_size, status.st_mtime_ns))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    return _read_version(path, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=64)  # watch and guard ask again in every cycle
@@ -70,7 +66,7 @@ def _read_version(path: Path, _: tuple[int, int, int]) -> Values:
         case ".py":
             return {found[1]: (found[2],) for found in _PYTHON_LINE.finditer(text)}
         case ".json":
-            return _flatten(json.loads(text))
+            return _flatten(parse_json(text))
         case ".toml":
             return _flatten(parse_toml(text))
         case _:

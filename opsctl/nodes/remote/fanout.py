@@ -10,6 +10,7 @@ from typing import ClassVar
 from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer, Answers, NodeShell, Runner, Shell, TimedOut
+from opsctl.state.files import parse_objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +130,6 @@ def group_answers(answers: Iterable[Answer]) -> list[AnswerGroup]:
 def merge_objects(text: str) -> dict[str, object]:
     """Merge the JSON objects that a program printed. Other lines are ignored."""
     fields: dict[str, object] = {}
-    for line in text.splitlines():
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            fields |= value
+    for value in parse_objects(text):
+        fields |= value
     return fields
