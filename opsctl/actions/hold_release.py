@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from opsctl.app import App
-from opsctl.base.errors import NotAllowed, RunDirError, cannot_write
+from opsctl.base.errors import NotAllowed, RunDirError, writing
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.state.events import SwitchDisarmed
 from opsctl.state.journal import actor
@@ -25,10 +25,8 @@ def disarm_switch(app: App, run: RunDir, switch: Switch, why: str = "") -> None:
     if run.is_ours:
         # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
         app.journal(run).append(SwitchDisarmed(switch=switch.value, by=actor(), why=why))
-    try:
+    with writing(run.switches / switch.value):
         disarm(run, switch)
-    except OSError as error:
-        raise cannot_write(run.switches / switch.value, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

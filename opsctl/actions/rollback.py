@@ -22,7 +22,7 @@ from opsctl.actions.rollback_plan import (
 )
 from opsctl.app import App
 from opsctl.base.bounded_toml import parse_toml
-from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, cannot_write
+from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, writing
 from opsctl.base.nodesets import hostname
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, set_aside
@@ -227,11 +227,9 @@ def _move_newer(
 def _protect(plan: RollbackPlan) -> None:
     """Keep the chosen checkpoint of the embedded trainer from the pruning after the last save. Raises RunDirError."""
     path = plan.chosen.path
-    try:
+    with writing(path / manifest.KEEP):
         if plan.chosen.layout == EMBEDDED and not (path / manifest.KEEP).exists():
             manifest.keep(path, f"chosen by {_protection(plan.record)}", by=_protection(plan.record))
-    except OSError as error:
-        raise cannot_write(path / manifest.KEEP, error) from error
 
 
 def _unprotect(record: RollbackRecord) -> None:

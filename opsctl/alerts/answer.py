@@ -17,7 +17,6 @@ from opsctl.base.units import parse_duration
 MAX_SILENCE = timedelta(days=7)
 MAX_REASON_CHARS = 200
 MAX_LINE_CHARS = 1000
-"""A longer line is no answer."""
 SIGNATURE_CHARS = 24
 FORMS = "ack, silence 2h, hold: why, release"
 """What to write, as an answer that was not understood names it."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.errors import OpsctlError, RunDirError, cannot_write
+from opsctl.base.errors import OpsctlError, RunDirError, cannot_write, writing
 from opsctl.base.findings import Level
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, make_directories, read_bounded
@@ -329,10 +329,8 @@ class Outbox:
 
 def _make(directory: Path) -> Path:
     """Return the directory, which exists now. Raises RunDirError."""
-    try:
+    with writing(directory):
         make_directories(directory)
-    except OSError as error:
-        raise cannot_write(directory, error) from error
     return directory
 
 

@@ -17,7 +17,8 @@ OpsctlError            1   an expected failure: the user reads the message
 └── WaitTimedOut      75   a wait ended before the awaited state; safe to wait again
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 MAX_MESSAGE_CHARS = 8000
@@ -64,6 +65,15 @@ def cannot_write(path: Path, error: OSError) -> RunDirError:
     return RunDirError(
         f"{path}: {error.strerror or error}", hint="is it there, may you write there, and is there space left?"
     )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise RunDirError for an OSError of the block, which writes `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def cannot_read(path: Path, error: OSError) -> RunDirError:

@@ -13,8 +13,6 @@ from opsctl.cli.output import app_and_json, make_table, print_on_stderr, print_r
 from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.run_dir import all_trains
 
-DEFAULT_SPAN = timedelta(days=7)
-
 
 @click.command()
 @click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: a week ago).")
@@ -36,7 +34,7 @@ def audit(app: App, since: datetime | None) -> int:
             entries += list_decisions(app.journal(run).events(), run.name)
         except RunDirError as error:
             problems.append(error.message)
-    begin = since or app.clock.now() - DEFAULT_SPAN
+    begin = since or app.clock.now() - timedelta(days=7)
     shown = sorted((entry for entry in entries if entry.at >= begin), key=attrgetter("at"))
     rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in shown]
     print_result(shown, make_table(rows, ("at (UTC)", "who", "channel", "about", "what")))

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.base.errors import OpsctlError, cannot_write
+from opsctl.base.errors import OpsctlError, writing
 from opsctl.base.findings import to_data
 from opsctl.state.files import make_directories, write_atomic
 from opsctl.telemetry.logs.log_lines import harmless, plain
@@ -129,12 +129,10 @@ def print_on_stderr(text: str) -> None:
 
 def write_file(path: Path, data: str | bytes, *, with_parents: bool = False) -> None:
     """Write a file that the user named, whole or not at all. Raises RunDirError."""
-    try:
+    with writing(path):
         if with_parents:
             make_directories(path.parent)
         write_atomic(path, data)
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def cell(text: str, style: str = "") -> Text:

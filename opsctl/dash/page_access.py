@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from opsctl.base.errors import RunDirError, cannot_write
+from opsctl.base.errors import RunDirError, writing
 from opsctl.state.files import create, make_directory, read_bounded
 
 SECRET_BYTES = 32
@@ -36,7 +36,7 @@ def load_secret(directory: Path, *, renew: bool = False) -> bytes:
     The same links work after a restart. `renew` makes a new secret, with which all earlier links and cookies end.
     """
     path = directory / "secret"
-    try:
+    with writing(path):
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         make_directory(directory, 0o700)
         if renew:
@@ -45,8 +45,6 @@ def load_secret(directory: Path, *, renew: bool = False) -> bytes:
             create(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
         secret = read_bounded(path, SECRET_BYTES)
         status = path.lstat()
-    except OSError as error:
-        raise cannot_write(path, error) from error
     is_private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
     if len(secret) != SECRET_BYTES or not is_private:
         raise RunDirError(

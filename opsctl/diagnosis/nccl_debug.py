@@ -14,7 +14,6 @@ MAX_COMPARED_CALLS = 64
 """Latest collectives of a communicator that are compared."""
 MAX_WARNING_CHARS = 160
 MAX_LINE_BYTES = 4000
-"""A longer line is cut: the time of a search grows faster than a line."""
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 """Calls between two ranks, which the other ranks do not make."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from opsctl.base.errors import InputError, OpsctlError, cannot_write
+from opsctl.base.errors import InputError, OpsctlError, writing
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock, Runner
 from opsctl.base.secret_formats import Secrets
@@ -95,10 +95,8 @@ class Publisher:
         Raises DeadlinePassed when time runs out, OpsctlError for any other failure.
         """
         self._check()
-        try:
+        with writing(self.home):
             self.home.mkdir(mode=0o755, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.home, error) from error
         with lease(self.home, self.clock) as held, refreshed(held):
             stage = self._stage()
             try:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from opsctl.base.errors import OpsctlError, RunDirError, cannot_write
+from opsctl.base.errors import OpsctlError, RunDirError, writing
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.host.system import user_name
 from opsctl.publish.sources import HoldsSecret
@@ -139,11 +139,9 @@ class Stage:
         except OSError as error:
             return self.refuse(name, error.strerror or str(error))
         path = self._locate(name)
-        try:
+        with writing(path):
             make_directories(path.parent)
             write_atomic(path, data)
-        except OSError as error:
-            raise cannot_write(path, error) from error
         self.copies[name] = CopyRecord(
             mark=mark, size=len(data), sha256=hashlib.sha256(data).hexdigest(), struck=struck
         )
@@ -156,10 +154,7 @@ class Stage:
         for place in path.parents[: len(Path(name).parts)]:
             with suppress(FileNotFoundError, NotADirectoryError):
                 if (uid := place.lstat().st_uid) not in {0, os.geteuid()}:
-                    raise RunDirError(
-                        f"{place}: belongs to {user_name(uid)}, who could lead the copies elsewhere",
-                        hint="have it removed, or choose another [publish] path",
-                    )
+                    raise RunDirError(f"{place}: belongs to {user_name(uid)}, who could lead the copies elsewhere")
         return path
 
     def refuse(self, name: str, why: str) -> StagedFile:
@@ -178,10 +173,8 @@ class Stage:
         """Save the state. Raises RunDirError."""
         copies = {name: asdict(copy) for name, copy in self.copies.items()}
         record = {**HEADER, "rules": self.rules, "secrets": self.secrets, "shipped": self.shipped, "copies": copies}
-        try:
+        with writing(self.state):
             write_atomic(self.state, json.dumps(record) + "\n", mode=0o600)
-        except OSError as error:
-            raise cannot_write(self.state, error) from error
 
     def _save_now_and_then(self) -> None:
         if self.deadline.clock.monotonic() - self._saved > SAVE_STATE_S:

@@ -110,20 +110,14 @@ def open_append(path: Path, *, mode: int = 0o644) -> int:
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path, flags, mode)
-    try:
-        _check_appendable(path, os.fstat(handle))
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _check_appendable(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    status = os.fstat(handle)
+    is_regular_file = stat.S_ISREG(status.st_mode)
     # On a file system that maps root to nobody, root's own files belong to another uid.
-    if os.geteuid() not in (0, status.st_uid):
-        raise OSError(errno.EPERM, f"belongs to uid {status.st_uid}", str(path))
+    if is_regular_file and os.geteuid() in (0, status.st_uid):
+        return handle
+    os.close(handle)
+    why = f"belongs to uid {status.st_uid}" if is_regular_file else "not a regular file"
+    raise OSError(errno.EPERM, why, str(path))
 
 
 def append(path: Path, data: bytes) -> None:
@@ -256,13 +250,6 @@ def find_matches(directory: Path, pattern: str, *, max_entries: int = MAX_ENTRIE
             yield from find_matches(directory / name, rest, max_entries=max_entries)
         elif os.path.lexists(directory / name):
             yield directory / name
-
-
-def iterate_names(path: Path, *, max_entries: int) -> Iterator[str]:
-    """Yield at most `max_entries` names of a directory, unordered. Yield nothing for a missing directory."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-        for _, entry in zip(range(max_entries), entries, strict=False):
-            yield entry.name
 
 
 def read_size_bytes(path: Path) -> int:

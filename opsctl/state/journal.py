@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl import __version__
-from opsctl.base.errors import RunDirError, cannot_write
+from opsctl.base.errors import RunDirError, writing
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.system import user_name
@@ -80,10 +80,8 @@ class Journal:
         parse_event(parse_json(line))  # raises ValueError for an event that nobody could read back
         # A file for each host and user: appending by several hosts overwrites lines on some network file systems.
         path = self.run.journal / f"{hostname()}-{os.geteuid()}.jsonl"
-        try:
+        with writing(path):
             append_line(path, line)
-        except OSError as error:
-            raise cannot_write(path, error) from error
         log.debug("%s: %a", self.run.name, event)  # its texts may hold surrogates
         return event
 

@@ -19,7 +19,7 @@ from typing import Any
 from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import is_node_list
 from opsctl.host.system import user_name
-from opsctl.state.files import iterate_names, make_directory, parse_json, read_with_status
+from opsctl.state.files import list_entries, make_directory, parse_json, read_with_status
 from opsctl.state.records import HEADER
 from opsctl.state.run_dir import RunDir
 from opsctl.state.trust import find_other_writers
@@ -95,14 +95,13 @@ def read_requests(run: RunDir) -> tuple[list[Request], list[BadRequest]]:
     """Return the valid requests, the oldest first, and the entries that are none. Raises OSError."""
     requests: list[Request] = []
     bad: list[BadRequest] = []
-    for name in iterate_names(run.requests, max_entries=MAX_SCANNED):
-        if name.startswith("."):
+    for entry in list_entries(run.requests, max_entries=MAX_SCANNED) if run.requests.exists() else ():
+        if entry.name.startswith("."):
             continue  # a file that is being written, or set aside
         if len(requests) + len(bad) == MAX_REQUESTS:
             break
-        path = run.requests / name
         with suppress(FileNotFoundError):
-            parsed = _parse(run, path)
+            parsed = _parse(run, Path(entry.path))
             requests.append(parsed) if isinstance(parsed, Request) else bad.append(parsed)
     return sorted(requests, key=lambda request: (request.since, request.path.name)), bad
 
@@ -156,7 +155,7 @@ def set_aside(run: RunDir, bad: Sequence[BadRequest]) -> str:
     """Move entries that are no requests out of the way; return one line about them. Raises OSError."""
     place = run.path / "refused-requests"
     make_directory(place, 0o755)
-    room = MAX_SET_ASIDE - sum(1 for _ in iterate_names(place, max_entries=MAX_SET_ASIDE))
+    room = MAX_SET_ASIDE - len(list_entries(place, max_entries=MAX_SET_ASIDE))
     for number, entry in enumerate(bad):
         _move(entry.path, place if number < room else None)
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.base.errors import InputError, RunDirError, cannot_read, cannot_write
+from opsctl.base.errors import InputError, RunDirError, cannot_read, writing
 from opsctl.settings.field_types import NAME, check_name
 from opsctl.state.files import (
     is_directory,
@@ -224,7 +224,7 @@ class RunDir:
 
     def create(self, group: str = "") -> None:
         """Make every directory. Idempotent. Raises RunDirError, and InputError for a group that does not exist."""
-        try:
+        with writing(self.path):
             missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
             make_directories(self.path)
             for path in missing if group else ():  # members must reach the switches, whatever the umask
@@ -234,8 +234,6 @@ class RunDir:
             for literal in SHARED:
                 make_directory(self.path / literal, 0o755)
                 _share(self.path / literal, group)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def make(self, path: Path) -> None:
         """Make a directory and its parents, independent of the umask: writable by the owner only, readable like the run
@@ -246,10 +244,8 @@ class RunDir:
 
     def write(self, path: Path, data: str, *, mode: int = 0o644) -> None:
         """Write a file of the run directory atomically. Raises RunDirError."""
-        try:
+        with writing(path):
             write_atomic(path, data, mode=mode)
-        except OSError as error:
-            raise cannot_write(path, error) from error
 
 
 def _share(directory: Path, group: str) -> None:

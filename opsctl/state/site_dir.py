@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from opsctl.base.errors import cannot_write
+from opsctl.base.errors import writing
 from opsctl.host.system import user_name
 from opsctl.state.files import make_directories, write_atomic
 
@@ -71,18 +71,14 @@ class SiteDir:
 
     def create(self) -> None:
         """Make every directory, writable by the owner only. Idempotent. Raises RunDirError."""
-        try:
+        with writing(self.path):
             for literal in OWNED:
                 make_directories(self.path / literal)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def write(self, path: Path, data: str, *, mode: int = 0o644) -> None:
         """Write a file of the site directory atomically. Raises RunDirError."""
-        try:
+        with writing(path):
             write_atomic(path, data, mode=mode)
-        except OSError as error:
-            raise cannot_write(path, error) from error
 
 
 def _find_uid(name: str) -> int | None:

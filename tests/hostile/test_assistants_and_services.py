@@ -62,7 +62,7 @@ def test_value_is_no_option(value: str) -> None:
 
 
 @pytest.mark.attack("a host that ssh takes for an option")
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "--", "-", "", " "])
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "--", "-", "", " ", "--host=-x", "-Eowned"])
 def test_host_is_no_option(host: str) -> None:
     with pytest.raises(InputError):
         ssh_options(host)

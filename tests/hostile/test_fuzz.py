@@ -1,5 +1,6 @@
 """A few inputs for every parser and file format. A million: tests/endurance/test_fuzz.py."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from opsctl.base.errors import InputError
 from opsctl.trainer.errors import Refused
-from tests.hostile.fuzz import FuzzTarget, TooSlow, bounded_memory, bounded_time, find_failure, make_case
+from tests.hostile.fuzz import CORPUS, FuzzTarget, TooSlow, bounded_memory, bounded_time, find_failure, make_case
 from tests.hostile.fuzz_all import TARGETS
 
 
@@ -26,6 +27,14 @@ def test_parser_raises_only_documented_errors(name: str) -> None:
 
     with bounded_time(), bounded_memory():
         check()
+
+
+@pytest.mark.attack("an input on which a parser has failed before")
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("crashes/*.bin")), ids=lambda path: path.stem)
+def test_crash_is_repaired(path: Path) -> None:
+    targets = {name.replace(" ", "-").replace(",", ""): target for name, target in TARGETS.items()}
+    with bounded_time(), bounded_memory():
+        assert find_failure(targets[path.stem.rpartition("-")[0]], path.read_bytes()) == ""
 
 
 def loop(_: bytes) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.errors import ConfigError, InputError, OpsctlError
+from opsctl.base.errors import ConfigError, OpsctlError
 from opsctl.cli import remote_host
 from opsctl.host import log_config
 from opsctl.host.system import SystemClock
@@ -276,19 +276,6 @@ def test_container_is_refused(tmp_path: Path, text: str) -> None:
         load_train(path)
     assert "container" in str(refused.value)
     assert not set(str(refused.value)) & (FORBIDDEN - {"\n"})
-
-
-@pytest.mark.attack("the name of a host is an option of ssh")
-@pytest.mark.parametrize(*read_cases(__file__, "hosts"))
-@pytest.mark.parametrize("way", ["command", "completion"])
-def test_host_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, host: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) if way == "command" else pytest.MonkeyPatch.context():
-        if way == "command":
-            remote_host.ssh_options(host)
-        else:
-            assert remote_host.complete_on_host(host, "opsctl", "") == []
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.attack("a host answers a completion with names that are more than names")

@@ -276,33 +276,23 @@ def _check_train(run: RunDir, group: str, trusted: frozenset[int]) -> Iterator[S
             yield from (from_offence("trains", offence) for offence in find_offences_below(path, trusted))
 
 
-def _check_publication(installation: Installation) -> Iterator[SecurityFinding]:
-    """Check where the site's [publish] puts the copies of this user's trains."""
+def _check_places(installation: Installation) -> Iterator[SecurityFinding]:
+    """Check the files that --trust obeys, and where the site's [publish] puts the copies of this user's trains."""
+    places = [("trusted file", Path(name)) for name in read_trusted()]
     table = installation.site.publish
-    if table.to != "path":
-        return
-    place = Path(os.path.expandvars(table.path)).expanduser()
-    for run in filter(may_act, all_trains(installation.root)):
-        offences = find_offences(place / run.name, installation.trusted)
-        yield from _report("publication", offences, f"{place / run.name}: no other user can lead the copies elsewhere")
-
-
-def _check_trusted_files(installation: Installation) -> Iterator[SecurityFinding]:
-    for name in read_trusted():
-        for offence in find_offences(Path(name), installation.trusted):
-            yield from_offence("trusted file", offence, what="obeyed by --trust")
+    web = Path(os.path.expandvars(table.path)).expanduser()
+    for run in all_trains(installation.root) if table.to == "path" else ():
+        places += [("publication", web / run.name)] * may_act(run)
+    for check, place in places:
+        yield from (from_offence(check, offence) for offence in find_offences(place, installation.trusted))
 
 
 def _check_kernel(_: Installation) -> Iterator[SecurityFinding]:
     for name in ("protected_hardlinks", "protected_symlinks"):
-        value = read_text(Path("/proc/sys/fs", name), MAX_RECORD_BYTES).strip()
-        command = as_root("sysctl", "-w", f"fs.{name}=1")
-        why = f"fs.{name} is {value}"
-        yield (
-            unsafe("kernel", f"{why}: others can lead programs to your files", command)
-            if value == "0"
-            else ok("kernel", why)
-        )
+        if read_text(Path("/proc/sys/fs", name), MAX_RECORD_BYTES).strip() == "0":
+            yield unsafe(
+                "kernel", f"fs.{name} is 0: others can lead you astray", as_root("sysctl", "-w", f"fs.{name}=1")
+            )
 
 
 def _check_shared(path: Path, group: str) -> Iterator[SecurityFinding]:
@@ -343,8 +333,7 @@ CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
     "root": _check_root,
     "site directory": _check_site_directory,
     "trains": _check_trains,
-    "publication": _check_publication,
-    "trusted file": _check_trusted_files,
+    "places": _check_places,
     "kernel": _check_kernel,
     "environment": _check_environment,
     "sandbox": _check_sandboxes,

@@ -5,7 +5,6 @@ Every file is one start of the trainer, and so is every place where the step goe
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from opsctl.base.tables import read_package_table
-from opsctl.state.files import open_regular
+from opsctl.state.files import open_regular, parse_json, parse_objects
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_formats import parse_number
 from opsctl.telemetry.progress.log_reader import MAX_BATCH
@@ -129,9 +128,9 @@ def _read_json(data: bytes) -> Iterator[MetricRow]:
     """Yield the rows of a list of objects, one object a line, or columns with data."""
     content: Any
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        yield from (to_row(item) for item in _read_lines(data) if isinstance(item, dict))
+        content = parse_json(data)
+    except ValueError:
+        yield from map(to_row, parse_objects(data))
         return
     if isinstance(content, dict) and isinstance(content.get("columns"), list) and isinstance(content.get("data"), list):
         names = list(map(str, content["columns"]))
@@ -139,14 +138,6 @@ def _read_json(data: bytes) -> Iterator[MetricRow]:
     for item in content if isinstance(content, list) else [content]:
         if isinstance(item, dict):
             yield to_row(item)
-
-
-def _read_lines(data: bytes) -> Iterator[object]:
-    for line in io.BytesIO(data):
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            continue
 
 
 def _named(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:

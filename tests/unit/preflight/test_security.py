@@ -64,8 +64,7 @@ def test_safe_installation_is_ok(home):
     assert {row["level"] for row in rows} == {"ok"}, rows
     assert exit_code == 0
     assert [row["check"] for row in rows] == [
-        "site file", "secret", "umask", "trust_parents", "root", "site directory", "trains", "kernel", "kernel",
-        "environment", "python",
+        "site file", "secret", "umask", "trust_parents", "root", "site directory", "trains", "environment", "python",
     ]  # fmt: skip
 
 
