@@ -12,7 +12,6 @@ from typing import Any, Literal, Self
 
 from opsctl.base.errors import OpsctlError, RunDirError, writing
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
-from opsctl.host.system import user_name
 from opsctl.publish.sources import HoldsSecret
 from opsctl.state.files import MAX_STATE_BYTES, make_directories, read_json, write_atomic
 from opsctl.state.records import HEADER
@@ -154,7 +153,7 @@ class Stage:
         for place in path.parents[: len(Path(name).parts)]:
             with suppress(FileNotFoundError, NotADirectoryError):
                 if (uid := place.lstat().st_uid) not in {0, os.geteuid()}:
-                    raise RunDirError(f"{place}: belongs to {user_name(uid)}, who could lead the copies elsewhere")
+                    raise RunDirError(f"{place}: belongs to uid {uid}, who could lead the copies elsewhere")
         return path
 
     def refuse(self, name: str, why: str) -> StagedFile:
