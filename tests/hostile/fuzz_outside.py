@@ -10,14 +10,12 @@ import jinja2
 from opsctl.alerts import answer, own_line
 from opsctl.alerts.channels import email as mail_channel
 from opsctl.alerts.channels import mail_sender, ntfy, slack
-from opsctl.checkpoints import completeness
 from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.cli.plan import model_source
 from opsctl.dash import steering
 from opsctl.diagnosis import flight_recorder
 from opsctl.launch import revisions
 from opsctl.nodes.health.node_local import read_thresholds
-from opsctl.nodes.remote import fanout
 from opsctl.slurm import batch_options
 from opsctl.telemetry.progress import read_log, tracker_log
 from opsctl.trainer import text_sources
@@ -120,7 +118,6 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
     "action of the page": FuzzTarget(
         steering.parse_instruction, examples=(b'{"verb": "hold", "train": "tr11", "reason": "x", "number": 5}', *JSON)
     ),
-    "objects of a program": text(fanout.merge_objects, examples=JSON),
     "changes of a train": text(show_changes, examples=(b"a = 1\nb = 2\na = 2\nb = 2\n",)),
     "chat template": text(
         write_chat,
@@ -129,22 +126,7 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
     ),
     "compressed log": file(report_compressed, "logs/*.txt", name="train.log.gz"),
     "curve in a table": file(tracker_log.read_tracker_log, name="a.csv", examples=(b"step,loss\n1,2.5\n",)),
-    "curve in JSON": file(tracker_log.read_tracker_log, name="a.json", examples=(b'[{"step": 1, "loss": 2.5}]', *JSON)),
-    "curve of W&B": file(tracker_log.read_tracker_log, name="a.wandb", examples=(b":W&B\0\0\0" + bytes(40),)),
-    "curve of TensorBoard": file(
-        tracker_log.read_tracker_log,
-        name="events.out.tfevents.1795333309.n1",
-        examples=(b"\x09" + bytes(11) + b"\x09" + bytes(20),),
-    ),
-    "index of weights": file(
-        lambda path: list(completeness._indexed_shards(path)), examples=(b'{"weight_map": {"a": "b"}}', *JSON)
-    ),
-    "header of safetensors": file(
-        completeness._judge_file, name="a.safetensors", examples=(b"\x10" + bytes(7) + b'{"a": {}}' + bytes(9),)
-    ),
     "TOML of a trainer": file(read_values, name="a.toml", examples=(b"a.b = 1\n[c]\nd = [1, 2]\n",)),
-    "Python of a trainer": file(read_values, name="a.py", examples=(b"a = 'b'\nc: str = \"d\"  # e\n",)),
-    "JSON of a trainer": file(read_values, name="a.json", examples=JSON),
     "thresholds of a node": file(read_thresholds, errors=VALUES, examples=(b"[health]\nfio_mib = 5\n",)),
     "options of sbatch": text(
         lambda data: list(batch_options.list_options(data)), examples=(b"--hint=x -a1-3 --comm y",)

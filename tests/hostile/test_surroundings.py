@@ -9,15 +9,11 @@ import pytest
 
 from opsctl.base.errors import ConfigError
 from opsctl.settings.loader import load_site, load_train
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 
 MODULES = ("csv", "json", "tomllib", "click", "rich", "trainer", "opsctl", "sitecustomize", "usercustomize", "pwd")
 TRAIN = 'name = "a"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n'
 BOMBS = {
-    "deep array": "x = " + "[" * 100_000,
-    "deep table": f"[{'a.' * 50_000}b]\n",
-    "deep inline table": "x = " + "{a = " * 50_000,
-    "many keys": TRAIN + "".join(f"k{number} = 1\n" for number in range(20_000)),
     "long key": TRAIN + "k" * 1_000_000 + " = 1\n",
     "long text": TRAIN.replace('"a"', '"' + "a" * 1_000_000 + '"'),
     "NUL in a command": TRAIN.replace("true", "tr\\u0000ue"),
@@ -36,6 +32,9 @@ BOMBS = {
     "directory with a variable": TRAIN + '[setup]\ndirectory = "$HOME/x"\n',
     "binary": "\udcff\udcfe",
 }
+
+
+BOMBS |= {name: f"{TRAIN}[container]\n{text}\n" for name, text in read_table(__file__, "containers").items()}
 
 
 def run_opsctl(tmp_path, *words, cwd=None, **variables):
