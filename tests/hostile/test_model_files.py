@@ -35,7 +35,7 @@ def limits():
 
 
 @pytest.mark.attack("the configuration of a model stops or misleads a command")
-@pytest.mark.parametrize("command", ["overview", "topologies", "train", "preflight"])
+@pytest.mark.parametrize("command", ["overview", "train", "preflight"])
 @pytest.mark.parametrize(*read_cases(__file__, "configs", config=enlarge, whole=enlarge))
 def test_configuration_is_refused_or_read(site: Site, tmp_path: Path, command: str, config: str, whole: str) -> None:
     good = MODEL[0].decode()
@@ -53,8 +53,6 @@ def test_configuration_is_refused_or_read(site: Site, tmp_path: Path, command: s
                 '[slurm]\nnodes = 1\ntime_limit = "60"\n'
             )
             result = site.opsctl("preflight", tmp_path / "train.toml")
-        elif command == "topologies":
-            result = site.opsctl("plan", "overview", path, *PLAN, "--topology", "TP1 PP1 MB1")
         else:
             result = site.opsctl("plan", "overview", path, *PLAN)
         assert "\x1b" not in result.output

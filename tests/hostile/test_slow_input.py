@@ -2,14 +2,11 @@
 
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from opsctl.base.errors import ConfigError
 from opsctl.nodes.health.node_state import Port
 from opsctl.nodes.health.usual_hardware import leave_out_ports
-from opsctl.settings.loader import load_train
 from opsctl.telemetry.disk_usage import MeasurementFailed, read_pattern
 from opsctl.watchdogs.slurm_status import find_related_jobs
 from tests.hostile.fuzz import FuzzTarget, bounded_memory, bounded_time, find_failure
@@ -61,19 +58,6 @@ def test_guard_of_time_holds() -> None:
     with bounded_time():
         assert " s, then " in find_slow(FuzzTarget(lambda data: [n for _ in data[::9] for n in data[::9]]), shape)
         assert find_slow(FuzzTarget(bytes.split), shape) == ""
-
-
-def test_usual_toml_is_read(tmp_path: Path) -> None:
-    texts = [
-        '"a.b.c"' + ".x" * 30 + "=1",
-        "a=[" + "0.5, " * 500 + "]",
-        's="' + ". " * 500 + '"',
-        "#" + "." * 500 + "\nd=1.5",
-    ]
-    for number, text in enumerate(texts):
-        with pytest.raises(ConfigError, match="unknown key"):
-            (path := tmp_path / f"{number}.toml").write_text(text)
-            load_train(path)
 
 
 @pytest.mark.attack("a pattern of a user never ends on a text of a stranger")
