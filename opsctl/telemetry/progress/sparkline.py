@@ -9,6 +9,8 @@ ASCII = "_.-=+*#@"
 """Signs for terminals whose encoding has no block characters."""
 BEYOND = {BLOCKS: "↓↑", ASCII: "v^"}
 """The marks for values below and above the scale."""
+MIN_COLUMNS_FOR_HALF = 8
+"""Half of a shorter curve is too little for a scale: all its values define the scale."""
 BROKEN = "x"
 """The sign for nan and infinite values."""
 
@@ -16,13 +18,14 @@ BROKEN = "x"
 def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str:
     """Return `values` as at most `width` signs; empty for fewer than two.
 
-    The scale is that of the last half: where a loss has fallen from 11 to 2.5, the fall from 2.6 to 2.5 still shows.
+    The scale of a long curve is that of its last half: where a loss has fallen from 11 to 2.5, the fall from 2.6 to 2.5
+    still shows.
     Earlier values beyond the scale have marks of their own, so that no sign has two meanings.
     """
     if len(values) < 2:
         return ""
     columns = [_worst(share) for share in _shares(values, min(width, len(values)))]
-    half = columns[len(columns) // 2 :]
+    half = columns[len(columns) // 2 :] if len(columns) >= MIN_COLUMNS_FOR_HALF else columns
     known = [column for column in half if math.isfinite(column)] or list(filter(math.isfinite, columns))
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     return "".join(_sign(column, low, high, ramp) for column in columns)
