@@ -23,8 +23,8 @@ def test_the_plain_recipe_burns_its_tasks_on_a_broken_gpu(race: dict[str, dict])
     assert race["plain"]["attempts"] > 5
 
 
-def test_opsctl_goes_on_without_the_node_after_one_attempt(race: dict[str, dict]) -> None:
-    assert race["opsctl"]["attempts"] == 2
+def test_opsctl_goes_on_without_the_node_after_its_second_failure(race: dict[str, dict]) -> None:
+    assert race["opsctl"]["attempts"] == 3  # no node is excluded on one log line
     assert race["opsctl"]["share"] > 0.6
 
 
