@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opsctl.base.units import format_duration, format_size
+from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.output import app_and_json, print_result, print_text
 from opsctl.host import log_config
 from opsctl.sandbox.cluster import Sandbox, SandboxStatus
@@ -45,7 +46,7 @@ name_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def sandbox() -> None:
     """Run a private, real Slurm on this machine.
 

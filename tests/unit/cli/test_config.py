@@ -169,11 +169,6 @@ def test_init_needs_a_directory(tmp_path):
         opsctl("init", "--dir", tmp_path / "file")
 
 
-def test_config_init_is_init(tmp_path):
-    opsctl("config", "init", "--dir", tmp_path)
-    assert (tmp_path / "site.toml").exists()
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_calls_opsctl(shell):
     assert "_OPSCTL_COMPLETE" in opsctl("completion", shell)

@@ -37,6 +37,7 @@ def test_unknown_option_gets_no_place() -> None:
         ("alerts lst", "Did you mean 'list'?"),
         ("nccl main_log.txt", "It is now: opsctl stacks --from LOG"),
         ("help nccl", "It is now: opsctl stacks --from LOG"),
+        ("sandbox shell", "It is now: opsctl sandbox run"),
         ("config init", "It is now: opsctl init"),
         ("checkpoint bf16 tiny out", "It is now: opsctl checkpoint export TRAIN DIRECTORY --bf16"),
     ],
