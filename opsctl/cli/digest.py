@@ -18,7 +18,7 @@ from opsctl.report.digest import render, render_subject
 @click.command()
 @click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: one day ago).")
 @click.option("--send", "channels", multiple=True, metavar="CHANNEL", help="Send to this channel; repeatable.")
-@click.option("--markdown", is_flag=True, expose_value=False, hidden=True)  # the digest is always Markdown
+@click.option("--markdown", is_flag=True, expose_value=False, hidden=True, help="Always so.")
 @app_and_json
 def digest(app: App, *, since: datetime | None, channels: Sequence[str]) -> int:
     """Sum up progress, lost hours, alerts and disks.
