@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
-from opsctl.base.errors import MissingPackage, NotTrusted, OpsctlError
+from opsctl.base.errors import InputError, MissingPackage, NotTrusted, OpsctlError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock, Runner, Shell
 from opsctl.host.system import SystemClock, SystemRunner, state_home
@@ -73,7 +73,18 @@ class App:
         if self.site.engine == "sandbox":
             from opsctl.sandbox.cluster import Sandbox  # noqa: PLC0415 (slow import: psutil)
 
-            return Sandbox.open(self.site.sandbox, clock=self.clock, runner=self.runner).env()
+            try:
+                return Sandbox.open(self.site.sandbox, clock=self.clock, runner=self.runner).env()
+            except InputError as error:
+                if self.site_path:
+                    raise
+                missing = (
+                    "neither SLURM_CONF nor /etc/slurm/slurm.conf" if shutil.which("sinfo") else "no sinfo on PATH"
+                )
+                raise InputError(
+                    f"no Slurm is configured here: {missing}, and no sandbox is up",
+                    hint=f"on your cluster: load its Slurm or set SLURM_CONF; to try opsctl: {error.hint}",
+                ) from error
         return {"SLURM_CONF": self.site.slurm.conf} if self.site.slurm.conf else {}
 
     @property

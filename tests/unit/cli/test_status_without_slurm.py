@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.app import build
-from opsctl.base.errors import RunDirError, Unreachable
+from opsctl.base.errors import InputError, RunDirError, Unreachable
 from opsctl.base.findings import Level
 from opsctl.cli import cli
 from opsctl.cli.top.trains_feed import TrainsFeed
@@ -223,3 +223,15 @@ def test_top_names_the_unreadable_root(site: Path) -> None:
 def test_root_of_the_first_launch_need_not_exist(site: Path) -> None:
     (site.parent / "trains").unlink()
     assert TrainsFeed(build(site)).read().problem == ""
+
+
+def test_machine_without_slurm_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_CONF", "OPSCTL_SITE", "OPSCTL_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": tmp_path, "XDG_STATE_HOME": tmp_path, "PATH": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(
+        InputError, match="no Slurm is configured here: no sinfo on PATH, and no sandbox is up"
+    ) as caught:
+        build().engine_env  # noqa: B018
+    assert "to try opsctl: opsctl sandbox up" in caught.value.hint
