@@ -62,10 +62,9 @@ def tool(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.attack("a checkpoint of another user runs code as whoever works on it")
-@pytest.mark.parametrize("command", ["bf16", "reshape"])
-def test_strangers_checkpoint_is_refused(tmp_path, made, command):
+def test_strangers_checkpoint_is_refused(tmp_path, made):
     path = checkpoint(tmp_path, {"weight": torch.zeros(4), "evil": Evil(made)})
-    done = tool(command, path, tmp_path / "target")
+    done = tool("reshape", path, tmp_path / "target")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "loading it would run code" in done.stderr
     assert not made.exists()
@@ -108,21 +107,17 @@ def test_layer_is_not_unpickled(tmp_path, made):
 
 
 def test_strangers_tensors_are_loaded(tmp_path):
-    done = tool("bf16", checkpoint(tmp_path, {"weight": torch.zeros(4)}), tmp_path / "target")
-    assert done.returncode == 0, done.stderr
-    assert torch.load(tmp_path / "target" / NAME)["weight"].dtype == torch.bfloat16
+    path = checkpoint(tmp_path, {"weight": torch.zeros(4)})
+    assert torch.equal(load(path / NAME)["weight"], torch.zeros(4))
 
 
 @pytest.mark.attack("a downloaded checkpoint runs its code, because it belongs to whoever downloaded it")
-@pytest.mark.parametrize("command", ["bf16", "reshape"])
-def test_own_pickle_needs_trust(tmp_path, made, command):
+def test_own_pickle_needs_trust(tmp_path, made):
     path = checkpoint(tmp_path, {"weight": torch.zeros(4), "evil": Evil(made)}, os.geteuid())
-    words = [command, path, tmp_path / "target"]
-    assert "use --trust-pickle if you trust" in tool(*words).stderr
+    assert "use --trust-pickle if you trust" in tool("reshape", path, tmp_path / "target").stderr
     assert not made.exists()
-    if command != "reshape":
-        assert tool(*words, "--trust-pickle").returncode == 0
-        assert made.exists()
+    load(path / NAME, trust=True)
+    assert made.exists()
 
 
 @pytest.mark.attack("the manifest of a checkpoint names a file outside of it")
@@ -144,7 +139,8 @@ def test_working_directory_replaces_no_module(tmp_path, made, monkeypatch):
         (tmp_path / f"{name}.py").write_text(f"import os; os.mkdir({str(made)!r})\n")
     monkeypatch.chdir(tmp_path)
     path = checkpoint(tmp_path, {"weight": torch.zeros(4)})
-    assert tool("bf16", path, tmp_path / "target").returncode == 0
+    assert "trainer.checkpoint: " in tool("reshape", path, tmp_path / "target").stderr  # it has run, without a topology
+    assert not made.exists()
     for program in (FREEZE, LIST):
         subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=100, check=False)
     done = subprocess.run(

@@ -339,7 +339,7 @@ def test_commands_time_out_while_the_controller_is_down(slurm: Sandbox, tmp_path
         return time.monotonic() - began
 
     with ThreadPoolExecutor(len(commands)) as pool:
-        assert max(pool.map(measure_seconds, commands)) < 45
+        assert max(pool.map(measure_seconds, commands)) < 100  # of a minute for each, on a busy machine
 
 
 def test_missing_slurm_program_is_named(tmp_path: Path):

@@ -75,7 +75,7 @@ def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     os.close(ours)
     lines = ESCAPE.sub("", text).splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line for line in lines if re.search(r"loss +7\.01  [▁-█]{32} since step 60$", line.rstrip())]
+    assert [line for line in lines if re.search(r"loss +7\.01  [▁-█↑↓]{32} since step 60$", line.rstrip())]
     assert "held" in text
     assert max(int(rows) for rows in re.findall(r"\x1b\[(\d+)A", text) or ["0"]) < 16
     assert "…" not in text
