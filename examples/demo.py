@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -115,8 +116,9 @@ def run_trial() -> tuple[float, float]:
 
     Returns the time of an undisturbed step, and that of everything else: loading libraries, building the model, saving.
     """
+    story = Story("trial")
     opsctl("launch", write_config("trial", {"slurm.tasks": 1, "slurm.time_limit": "60", "trainer.steps": 12}))
-    state = follow("trial", crashes=False)
+    state = follow(story, crashes=False)
     if state != "finished":
         raise SystemExit(f"demo: the trial is {state}; look at {HOME / 'trains' / 'trial' / 'logs'}")
     began = read_events("trial", AttemptStarted)[0].when
@@ -206,10 +208,11 @@ def task_of(attempt: str) -> str:
     return attempt.partition(".")[0].rpartition("_")[2]
 
 
-def follow(train: str, *, crashes: bool) -> str:
+def follow(story: Story, *, crashes: bool) -> str:
     """Show progress until the train ends, and crash a node on the way; return how it ended."""
+    train = story.train
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
-    watched, crashed, shown, changed, story = Train.find(train), not crashes, "", time.monotonic(), Story(train)
+    watched, crashed, shown, changed = Train.find(train), not crashes, "", time.monotonic()
     printed = 0
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(train, status="", total=None)
@@ -237,8 +240,9 @@ def follow(train: str, *, crashes: bool) -> str:
 def run_train(changes: dict[str, Any], task_s: float) -> str:
     """Run the train, again with longer tasks if it has not finished; return how it ended."""
     for factor in (1, 3, 9):
+        story = Story(TRAIN)
         opsctl("launch", write_config(TRAIN, changes | limit(factor * task_s)))
-        state = follow(TRAIN, crashes=factor == 1)
+        state = follow(story, crashes=factor == 1)
         if state == "finished":
             break
         console.print(f"{TRAIN} is {state}: tasks get more time")
@@ -288,7 +292,10 @@ def main() -> None:
         state = run_train(*chosen)
         opsctl("status", TRAIN)
         if RECORD:
-            console.save_svg(RECORD, title="make demo")
+            drawn = console.export_svg(title="make demo")
+            Path(RECORD).write_text(
+                re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+            )  # no fonts from elsewhere
         console.rule("Where the time went")
         opsctl("report", TRAIN)
         opsctl("report", TRAIN, "--html", "build/demo/report.html")
