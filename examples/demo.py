@@ -54,6 +54,12 @@ SILENCE_S = 900.0
 """The longest time without any change. A train that advances is waited for, however slow it is."""
 
 RECORD = sys.argv[2] if sys.argv[1:2] == ["--record"] else ""
+ENDS = {
+    "node-failed": "it lost a node (found by the guard of the next task)",
+    "deadline": "its time was nearly over, so it saved a checkpoint and stopped",
+}
+"""Words of the story for outcomes."""
+
 console = Console(highlight=False, soft_wrap=not RECORD, record=bool(RECORD), width=112 if RECORD else None)
 
 
@@ -197,7 +203,8 @@ class Story:
             opsctl("alerts", "list")
 
     def _tell_end(self, attempt: AttemptFinalized) -> None:
-        console.print(f"  task {task_of(attempt.attempt)} ended: {attempt.outcome}", markup=False)
+        words = ENDS.get(attempt.outcome, attempt.outcome)
+        console.print(f"  task {task_of(attempt.attempt)} ended: {words}", markup=False)
         if attempt.outcome == "node-failed":
             console.rule("What opsctl found, and did")
             opsctl("why", self.train, "--task", task_of(attempt.attempt))
