@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,9 @@ NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6"
 SILENT_DNS = f"""{ETH}; mount --bind resolv.conf /etc/resolv.conf
 {sys.executable} -c 'import socket,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
 s.bind(("10.9.8.7",53)); time.sleep(3000)' & sleep 0.2"""
+
+HARMLESS = re.compile(r"srun: (job \d+ |error: (_server_read: .* Connection reset|step_launch_notify_io_failure: ))")
+"""A wait for a busy node, and srun racing with slurmstepd at the end: both depend on the load. Output is compared."""
 
 CASES = {
     "127.0.0.1": ("here", f"{LOCALHOST}127.0.0.1 here\n", ETH),
@@ -85,7 +89,7 @@ def test_sandbox_starts_on_loopback(case: str, user: str, start: Callable[..., d
     fields = start(*CASES[case], user)
     assert fields["srun"] == [f"node001 {user} none", f"node002 {user} none"], fields
     assert fields["batch"] == ["node001", "node002"], fields
-    assert fields["errors"] == "", fields
+    assert not [line for line in str(fields["errors"]).splitlines() if not HARMLESS.match(line)], fields
     assert len(fields["listening"]) == 3  # type: ignore[arg-type]  # a controller and two nodes
     assert set(fields["listening"]) <= {fields["address"], f"::ffff:{fields['address']}"}, fields  # type: ignore[call-overload]
     assert fields["address"] in ("127.0.0.1", "::1")
