@@ -40,6 +40,8 @@ MAX_CHECK_AGE = timedelta(hours=2)
 """Older checks are marked in the list."""
 
 SHOWN_SHIFTS = 5
+ENTRY_KEYS = ("key", "level", "since", "latest_level", "checked_at", "incident", "finding", "acknowledged", "follows")
+"""Fields of a ledger entry in JSON."""
 reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
@@ -281,18 +283,8 @@ def duty(app: App) -> None:
 
 def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:
     silenced = state.silenced(entry.key, now)
-    return {
-        "key": entry.key,
-        "level": entry.level,
-        "since": entry.since,
-        "latest_level": entry.latest_level,
-        "checked_at": entry.checked_at,
-        "incident": entry.incident,
-        "finding": entry.finding,
-        "acknowledged": entry.acknowledged,
-        "silenced_until": silenced.until if silenced else None,
-        "follows": entry.follows,
-    }
+    data = {name: getattr(entry, name) for name in ENTRY_KEYS}
+    return {**data, "silenced_until": silenced.until if silenced else None}
 
 
 def _item_as_data(item: OutboxItem) -> dict[str, object]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -232,38 +233,21 @@ def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
 
 
 def _read_trainer_table(config: TrainerConfig) -> Recipe:
-    model, parallel, batch, saving = config.model, config.parallel, config.batch, config.checkpoint
-    ramp, sets = batch.rampup, config.evaluation.sets if config.evaluation.every else []
+    table, evaluation = read_package_table("preflight/trainers/own.toml"), config.evaluation
+    read = {name: attrgetter(place)(config) for name, place in table["read"].items()}
+    sets = evaluation.sets if evaluation.every else []
+    ramp = config.batch.rampup
     return Recipe(
         embedded=config,
-        layers=model.layers,
-        hidden=model.hidden,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_size=model.head_width,
-        ffn=model.width_of_ffn,
-        gated_mlp=model.family == "llama",
-        tied_embeddings=model.is_tied,
-        sequence=model.sequence,
-        vocabulary=model.vocabulary,
-        tensor=parallel.tensor,
-        pipeline=parallel.pipeline,
-        sequence_parallel=parallel.sequence_parallel,
-        micro_batch=batch.micro_batch,
-        global_batch=batch.global_batch,
+        gated_mlp=config.model.family == "llama",
         rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None,
-        zero=parallel.zero_stage,
         precision="fp32" if config.precision == "fp32" else "bf16",
         recompute="full" if config.recompute else "none",
-        evaluate_every=config.evaluation.every,
-        evaluate_batches=config.evaluation.batches * max(1, len(config.evaluation.sets) + bool(config.data.held_out)),
-        steps=config.steps,
-        save_every=saving.every,
-        keep_last=saving.keep_last,
-        keep_every=saving.keep_every,
-        embedding_slots=parallel.balance == "blocks-and-embeddings",
-        uneven=parallel.blocks is not None,
-        corpora=tuple(dict.fromkeys([*config.data.corpora(), *(table.prefix for table in sets)])),
+        evaluate_batches=evaluation.batches * max(1, len(evaluation.sets) + bool(config.data.held_out)),
+        embedding_slots=config.parallel.balance == "blocks-and-embeddings",
+        uneven=config.parallel.blocks is not None,
+        corpora=tuple(dict.fromkeys([*config.data.corpora(), *(evaluation_set.prefix for evaluation_set in sets)])),
+        **read,
     )
 
 

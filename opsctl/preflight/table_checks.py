@@ -19,11 +19,10 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.checkpoints.trainer_command.shell import split_command
 from opsctl.preflight.conditions import Value, evaluate, list_names
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.find_launcher import find_launcher
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, read_table
 from opsctl.preflight.recipe import RECIPE_FIELDS, Recipe
 from opsctl.preflight.step_estimate import estimate_step
-from opsctl.preflight.trainer_settings import parse_whole, spell
+from opsctl.preflight.trainer_settings import find_launcher, parse_whole, spell
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
 
 DEFAULTS: Mapping[str, Mapping[str, Value]] = read_package_table("preflight/startup_defaults.toml")

@@ -25,7 +25,6 @@ from opsctl.base.tables import read_package_table
 from opsctl.checkpoints.trainer_command.read_command import parse_options, read_command
 from opsctl.checkpoints.trainer_command.shell import END, split_command
 from opsctl.checkpoints.trainer_command.value_files import Values, read_values
-from opsctl.preflight.find_launcher import find_launcher
 from opsctl.settings.loader import TrainSettings
 
 DEEPSPEED_FILE = ("deepspeed-config", "deepspeed", "deepspeed-config-file", "deepspeed-config.deepspeed-config-file")
@@ -40,6 +39,9 @@ TEXTS = frozenset(read_package_table("preflight/text_fields.toml")["fields"])
 NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
 OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NNODES", "SLURM_NODEID")
 """Variables with a value when the trainer starts, so that what a script has for their absence never counts."""
+WORDS_BEFORE_PROGRAM = frozenset({"exec", "srun", "env", "time", "nohup", "numactl", "then", "do", END})
+"""Words before a program."""
+LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 _VARIABLE = re.compile(
     r"\$\{?(\w*(?:arg|opt|flag|param|config|setting)\w*|[@*]|\w+(?=\[))(?:\[[@*]\])?\}?", re.IGNORECASE
 )
@@ -151,6 +153,24 @@ def _list_foreign(parts: Iterable[Sequence[str]]) -> Iterator[str]:
 def _is_unknown_variable(word: str, variables: Mapping[str, str]) -> bool:
     match = _VARIABLE.fullmatch(word)
     return match is not None and match[1] not in variables
+
+
+def find_launcher(words: Sequence[str]) -> str:
+    """Return the word that names the launcher; empty without one."""
+    return next((word for position, word in enumerate(words) if _is_launcher(words, position)), "")
+
+
+def _is_launcher(words: Sequence[str], position: int) -> bool:
+    """Return whether a word is a program that starts the ranks of a node, and not the value of an option."""
+    name, before = Path(words[position]).name, words[position - 1] if position else ""
+    if before == "-m":
+        return name in LAUNCHER_MODULES
+    if name == "deepspeed":  # also the name of a strategy
+        return position == 0 or before in WORDS_BEFORE_PROGRAM or bool(re.fullmatch(r"\w+=.*", before))
+    is_program = position == 0 or not before.startswith("-")
+    if name == "accelerate":
+        return is_program and words[position + 1 : position + 2] == ["launch"]
+    return is_program and name == "torchrun" and "=" not in words[position]
 
 
 def parse_flags(options: Values) -> dict[str, tuple[str, ...]]:

@@ -42,7 +42,7 @@ def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Only a note, because a trainer may read the file name from its environment."""
-    if not request.recipe.is_embedded and not _names_any(request, facts, *PLACEHOLDERS):
+    if not request.recipe.is_embedded and not _names_stop_request(request, facts):
         yield note("stop-request.unnamed", words=len(request.train.command))
 
 
@@ -60,15 +60,11 @@ def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
     return any(DEADLINE_USE.search(part) for part in parts if not MENTION.match(part))
 
 
-def _names_any(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
+def _names_stop_request(request: LaunchRequest, facts: Facts) -> bool:
+    """Return whether the command, the setup or a script has a placeholder or a variable that names the stop request."""
     texts = [*request.train.command, *request.train.setup.lines, *facts.scripts.values()]
-    return any(_names(text, placeholders) for text in texts)
-
-
-def _names(text: str, placeholders: tuple[str, ...]) -> bool:
-    """Return whether the text holds one of the placeholders, or a variable that names the stop request."""
-    has_placeholder = "{{" in text and any(placeholder in text for placeholder in placeholders)
-    return has_placeholder or any(variable in text for variable in VARIABLES)
+    filled = "\n".join(text for text in texts if "{{" in text)
+    return any(word in filled for word in PLACEHOLDERS) or any(word in "\n".join(texts) for word in VARIABLES)
 
 
 def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
