@@ -179,12 +179,12 @@ def _sandbox(app: App) -> Iterator[DoctorRow]:
         return
     yield DoctorRow("sandbox", "ok", "slurmctld, slurmd and munge are installed")
     try:
-        trial = try_start(clock=app.clock, runner=app.runner)
+        seconds, site = try_start(clock=app.clock, runner=app.runner)
     except OpsctlError as error:
         yield DoctorRow("sandbox start", level, error.message, error.hint or "")
         return
-    version = ".".join(f"{part:02}" for part in trial.version)
-    result = f"Slurm {version}: 1 node up on {trial.address} in {format_duration(trial.seconds)}"
+    version = ".".join(f"{part:02}" for part in site.version)
+    result = f"Slurm {version}: 1 node up on {site.network.address} in {format_duration(seconds)}"
     yield DoctorRow("sandbox start", "ok", result)
 
 

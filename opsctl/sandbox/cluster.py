@@ -24,7 +24,7 @@ from opsctl.sandbox.faults import FaultKind, inject
 from opsctl.sandbox.members import EndedProcesses, end_members, find_members
 from opsctl.sandbox.programs import find_programs, read_slurm_version
 from opsctl.sandbox.record import CONTROLLER, Places, SandboxRecord, read_record
-from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, count_ports
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, count_ports
 
 FIRST_PORT, LAST_PORT = 20000, 32000
 """Below the ports that kernels choose (32768 and up), above the ports of common services."""
@@ -277,18 +277,11 @@ def bring_up(spec: SandboxSpec, tools: Tools, auth: Auth, *, shared: bool) -> Sa
     return record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A successful start."""
+def try_start(*, clock: Clock, runner: Runner) -> tuple[float, SandboxSite]:
+    """Start a private Slurm as `sandbox up` does, and remove it; return the seconds of the start, and its site.
 
-    seconds: float
-    version: tuple[int, int]
-    address: str
-    confined: bool
-
-
-def try_start(*, clock: Clock, runner: Runner) -> Trial:
-    """Start a private Slurm as `sandbox up` does, and remove it. Raises SandboxError with the causes."""
+    Raises SandboxError with the causes.
+    """
     started = clock.monotonic()
     with tempfile.TemporaryDirectory(prefix="opsctl-doctor-", dir="/tmp") as name:  # short, as sockets need  # nosec B108
         places = replace(Places.default(), state=Path(name))
@@ -305,5 +298,4 @@ def try_start(*, clock: Clock, runner: Runner) -> Trial:
             ) from error
         seconds = clock.monotonic() - started
         sandbox.down(grace=0.5)
-    site = sandbox.record.site
-    return Trial(seconds=seconds, version=site.version, address=site.network.address, confined=site.network.confined)
+    return seconds, sandbox.record.site

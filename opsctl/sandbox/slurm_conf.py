@@ -147,11 +147,9 @@ def _communication(site: SandboxSite) -> str:
 
 def _auth(spec: SandboxSpec, site: SandboxSite) -> str:
     # Until a credential has expired, a requeued job waits: two minutes by default.
-    expire = "cred_expire=5" if spec.fast else ""
-    if site.auth is Auth.NONE:
-        return "AuthType=auth/none\nCredType=cred/none\n" + (f"AuthInfo={expire}" if expire else "")
-    info = ",".join(part for part in (f"socket={site.munge_socket}", expire) if part)
-    return f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo={info}"
+    socket = f"socket={site.munge_socket}" if site.auth is Auth.MUNGE else ""
+    info = ",".join(filter(None, (socket, "cred_expire=5" if spec.fast else "")))
+    return f"AuthType=auth/{site.auth}\nCredType=cred/{site.auth}\n" + (f"AuthInfo={info}" if info else "")
 
 
 def _accounting(spec: SandboxSpec, site: SandboxSite) -> str:
@@ -159,12 +157,7 @@ def _accounting(spec: SandboxSpec, site: SandboxSite) -> str:
         return "AccountingStorageType=accounting_storage/none\n"
     password = f"AccountingStoragePass={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
     counted = "AccountingStorageTRES=gres/gpu\n" if spec.gpus_per_node else ""
-    return f"""\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost={site.network.address}
-AccountingStoragePort={site.dbd_port}
-{password}{counted}JobAcctGatherType=jobacct_gather/linux
-"""
+    return _fill("slurm_accounting.conf.template", site=site, password=password, counted=counted)
 
 
 def _span(spec: SandboxSpec) -> str:
@@ -193,8 +186,5 @@ def slurmdbd_conf(site: SandboxSite) -> str:
 
     The database listens on a socket that only the owner can reach.
     """
-    if site.auth is Auth.MUNGE:
-        auth = f"AuthType=auth/munge\nAuthInfo=socket={site.munge_socket}"
-    else:
-        auth = "AuthType=auth/none"
-    return _fill("slurmdbd.conf.template", site=site, auth=auth, communication=_communication(site))
+    info = f"AuthInfo=socket={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
+    return _fill("slurmdbd.conf.template", site=site, info=info, communication=_communication(site))

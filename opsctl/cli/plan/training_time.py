@@ -82,8 +82,7 @@ def throughput(app: App, /, shape: ModelShape | None, **given: Any) -> Estimate:
     _check(given)
     figures: dict[str, Any] = {}
     if given["train"] or given["log"]:
-        run = {name: given[name] for name in ("train", "log", "task_h", "start_up_min", "waits_h")}
-        figures |= eta_of(app, **run)
+        figures |= eta_of(app, given)
         given["batch"] = given["batch"] or figures["batch"]
         if not given["tflops"]:
             given["seconds"] = given["seconds"] or figures["step_s"]
@@ -140,22 +139,13 @@ def _read_recent(log: Path) -> Sequence[Iteration]:
     return recent_iterations(log, RECENT_ITERATIONS)
 
 
-def eta_of(
-    app: App,
-    *,
-    train: str | None,
-    log: Path | None,
-    task_h: float | None,
-    start_up_min: float,
-    waits_h: Sequence[float],
-) -> dict[str, Any]:
+def eta_of(app: App, given: dict[str, Any]) -> dict[str, Any]:
     """Return the time left in seconds, from the newest iterations of a log and the queue waits so far."""
-    waits = [hours * 3600 for hours in waits_h]
-    if train:
-        run = app.find(train)
+    log, waits = given["log"], [hours * 3600 for hours in given["waits_h"]]
+    if given["train"]:
+        run = app.find(given["train"])
         log = run.main_log
         waits = waits or measure_waits(replay(app.journal(run).all_events()))
-    assert log is not None
     recent = _read_recent(log)
     step_s = median_step_s(recent)
     if not recent or step_s is None or not recent[-1].last:
@@ -164,8 +154,8 @@ def eta_of(
     left = time_left(
         steps=max(0, last - newest.step),
         step_s=step_s,
-        attempt_s=math.inf if task_h is None else task_h * 3600,
-        start_up_s=start_up_min * 60,
+        attempt_s=math.inf if given["task_h"] is None else given["task_h"] * 3600,
+        start_up_s=given["start_up_min"] * 60,
         waits_s=waits,
     )
     return {

@@ -5,11 +5,14 @@ Versions differ in words (`Yes`, `1`, `Enabled`) and in fields; a value that a d
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from xml.etree import ElementTree as ET
 
+from opsctl.base.tables import read_package_table
 from opsctl.nodes.health.node_state import Gpu, GpuProcess, Smi
 
+_PATHS: dict[str, dict[str, str]] = read_package_table("nodes/health/nvidia_smi.toml")
 END_TAG = "</nvidia_smi_log>"
 YES = frozenset({"yes", "1", "enabled", "active"})
 NO = frozenset({"no", "0", "disabled", "not active"})
@@ -43,37 +46,22 @@ def parse_smi(text: str) -> Smi | None:
 
 
 def _parse_gpu(card: ET.Element) -> Gpu:
+    fields: dict[str, Any] = {}
+    for form, paths in _PATHS.items():
+        fields |= {field: _PARSERS[form](read_text(card, path)) for field, path in paths.items()}
     return Gpu(
         uuid=read_text(card, "uuid") or "",
         serial=read_text(card, "serial") or "",
         bus=normalize_bus(read_text(card, "pci/pci_bus_id") or card.get("id") or ""),
         name=read_text(card, "product_name") or "",
-        persistence=parse_bool(read_text(card, "persistence_mode")),
-        mig=parse_bool(read_text(card, "mig_mode/current_mig")),
         ecc_mode=read_mode(card, "ecc_mode/current_ecc"),
         ecc=dict(_read_ecc(card)) or dict(_read_volta_ecc(card)),
-        sram_threshold=parse_bool(read_text(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
-        rows_pending=parse_bool(read_text(card, "remapped_rows/remapped_row_pending")),
-        rows_failed=parse_bool(read_text(card, "remapped_rows/remapped_row_failure")),
-        rows_used_up=parse_int(read_text(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
         retired_pages=_read_retired_pages(card),
-        retirement_pending=parse_bool(read_text(card, "retired_pages/pending_retirement")),
-        reset_required=parse_bool(read_text(card, "gpu_reset_status/reset_required")),
-        recovery=read_text(card, "gpu_recovery_action"),
-        fabric_state=read_text(card, "fabric/state"),
-        fabric_status=read_text(card, "fabric/status"),
         clocks=_read_clocks(card),
-        temperature_c=parse_int(read_text(card, "temperature/gpu_temp")),
-        slowdown_c=parse_int(read_text(card, "temperature/gpu_temp_slow_threshold")),
-        margin_c=parse_int(read_text(card, "temperature/gpu_temp_tlimit")),
-        slowdown_margin_c=parse_int(read_text(card, "temperature/gpu_temp_slow_tlimit_threshold")),
         power_limit_w=_read_power_w(card, "current_power_limit", "power_limit"),
         default_power_limit_w=_read_power_w(card, "default_power_limit", "default_power_limit"),
-        pcie_lanes=parse_int(read_text(card, "pci/pci_gpu_link_info/link_widths/current_link_width")),
-        max_pcie_lanes=parse_int(read_text(card, "pci/pci_gpu_link_info/link_widths/max_link_width")),
-        replays=parse_int(read_text(card, "pci/replay_counter")),
-        use_percent=parse_int(read_text(card, "utilization/gpu_util")),
         processes=tuple(_read_processes(card)),
+        **fields,
     )
 
 
@@ -106,6 +94,9 @@ def parse_number(text: str | None) -> float | None:
 def parse_int(text: str | None) -> int | None:
     value = parse_number(text)
     return None if value is None else int(value)
+
+
+_PARSERS: dict[str, Callable[[str | None], Any]] = {"text": lambda text: text, "bool": parse_bool, "int": parse_int}
 
 
 def normalize_bus(text: str) -> str:

@@ -74,9 +74,9 @@ def test_key_that_munged_refuses_is_named(fresh_slurm: Up, places: Places) -> No
 
 
 def test_trial_start_is_timed_and_leaves_nothing(_programs: None) -> None:
-    trial = try_start(clock=SystemClock(), runner=SystemRunner())
-    assert trial.address in ("127.0.0.1", "::1")
-    assert 0 < trial.seconds < 10
+    seconds, site = try_start(clock=SystemClock(), runner=SystemRunner())
+    assert site.network.address in ("127.0.0.1", "::1")
+    assert 0 < seconds < 10
     assert not list(Places.default().run.glob("opsctl-doctor-*"))
 
 

@@ -6,6 +6,7 @@ The long simulations are in tests/endurance/test_simulate.py.
 import math
 from dataclasses import replace
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -27,6 +28,7 @@ from opsctl.calc.sensitivity import (
 )
 from opsctl.calc.simulation import SimulationSetup, simulate
 from opsctl.calc.spares import plan_task_spares
+from tests.support.cases import read_cases
 
 PLAIN = SimulationSetup(
     nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0
@@ -66,22 +68,9 @@ def simulate_mean(setup: SimulationSetup) -> Summary:
     return result
 
 
-@pytest.mark.parametrize(
-    "setup",
-    [
-        PLAIN,
-        replace(PLAIN, interval_h=1 / 12),
-        replace(PLAIN, nodes=512),
-        replace(PLAIN, save_h=0.05),
-        replace(PLAIN, start_up_h=1.0),
-        replace(PLAIN, hangs=0.5, notice_h=1),
-        replace(PLAIN, queue_h=2, guard=False),
-        replace(PLAIN, interval_h=4),
-        replace(PLAIN, nodes=4096, interval_h=2, save_h=0.1, start_up_h=0.5, queue_h=0.5, hangs=0.1, guard=False),
-    ],
-    ids=lambda setup: f"{compute_exact(setup):.3f}",
-)
-def test_exact_form_is_matched_within_a_point(setup: SimulationSetup) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "exact_form_is_matched_within_a_point"))
+def test_exact_form_is_matched_within_a_point(changed: dict[str, Any]) -> None:
+    setup = replace(PLAIN, **changed)
     assert simulate_mean(setup).mean == pytest.approx(compute_exact(setup), abs=0.01)
 
 

@@ -40,18 +40,9 @@ def test_broken_rule_is_named(changed: dict[str, int], problem: str) -> None:
     assert problem in problems(replace(CHOSEN, **changed))  # type: ignore[arg-type]  # fields by name
 
 
-@pytest.mark.parametrize(
-    ("laid", "batch", "accumulation"),
-    [
-        (Topology(tp=1, pp=1, dp=8, micro_batch=4), 32, 1),  # the book's "Batch sizes"
-        (Topology(tp=2, pp=2, dp=8 // (2 * 2), micro_batch=4), 8, 1),
-        (Topology(tp=1, pp=1, dp=8, micro_batch=4), 128, 4),
-        (Topology(tp=1, pp=4, dp=4, micro_batch=8), 1024, 32),  # the pipeline of the book
-        (Topology(tp=2, pp=4, dp=128 * 4 // (2 * 4)), 1024, 16),  # 13B on 128 nodes
-        (Topology(tp=2, pp=4, dp=8), 1024, 128),  # the 13B after tuning
-    ],
-)
-def test_global_batch_is_the_product_of_its_factors(laid: Topology, batch: int, accumulation: int) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "global_batch_is_the_product_of_its_factors"))
+def test_global_batch_is_the_product_of_its_factors(sizes: dict[str, int], batch: int, accumulation: int) -> None:
+    laid = Topology(**sizes)  # type: ignore[arg-type]  # fields by name
     assert laid.micro_batches(batch) == accumulation
     assert laid.dp * laid.micro_batch * accumulation == batch
 

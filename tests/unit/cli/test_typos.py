@@ -7,6 +7,7 @@ import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.cli import cli
+from tests.support.cases import read_cases
 
 
 def refuse(words: Sequence[str]) -> str:
@@ -26,22 +27,7 @@ def test_unknown_option_gets_no_place() -> None:
     assert "before the command" not in refuse(["status", "--hots", "x"])
 
 
-@pytest.mark.parametrize(
-    ("text", "instead"),
-    [
-        ("plan topolgy", "Did you mean 'topology'?"),
-        ("plan topolgy --gpus 8", "Did you mean 'topology'?"),
-        ("help plan topolgy", "Did you mean 'topology'?"),
-        ("statsu", "Did you mean 'status'?"),
-        ("help statsu", "Did you mean 'status'?"),
-        ("alerts lst", "Did you mean 'list'?"),
-        ("nccl main_log.txt", "It is now: opsctl stacks --from LOG"),
-        ("help nccl", "It is now: opsctl stacks --from LOG"),
-        ("sandbox shell", "It is now: opsctl sandbox run"),
-        ("config init", "It is now: opsctl init"),
-        ("checkpoint bf16 tiny out", "It is now: opsctl checkpoint export TRAIN DIRECTORY --bf16"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "unknown_command_names_what_to_type"))
 def test_unknown_command_names_what_to_type(text: str, instead: str) -> None:
     assert instead in refuse(text.split())
 

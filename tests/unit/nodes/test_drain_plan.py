@@ -157,22 +157,9 @@ def test_drained_node_is_undrained_after_two_checks() -> None:
     assert left.why == "is unknown: gpus: nvidia-smi did not answer in time"
 
 
-WRITTEN = NodeRecord(node="node001", drain_reason=OURS, drained_by="ops")
-
-
-@pytest.mark.parametrize(
-    ("record", "text", "user", "expected"),
-    [
-        (WRITTEN, OURS, "ops", ""),
-        (WRITTEN, "opsctl:  xid: 79 : reboot issued", "ops", ""),
-        (replace(WRITTEN, drained_by=""), OURS, "admin", ""),
-        (WRITTEN, f"{OURS}; card on order, ticket 4711", "ops", "its reason was amended: "),
-        (WRITTEN, "opsctl: keep out", "ops", "its reason was amended: "),
-        (WRITTEN, OURS, "admin", "admin has set its reason, not ops: "),
-        (NodeRecord(node="node001"), OURS, "ops", "this site has no record of its reason: "),
-    ],
-)
-def test_amended_reason_is_found(record: NodeRecord, text: str, user: str, expected: str) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "amended_reason_is_found"))
+def test_amended_reason_is_found(written: dict[str, str], text: str, user: str, expected: str) -> None:
+    record = NodeRecord(node="node001", **written)
     reason = DrainReason(node="node001", text=text, by=user)
     amended = find_amended([node("node001", "IDLE+DRAIN", text)], {"node001": record}, [reason])
     assert amended == ({"node001": f"{expected}{text}"} if expected else {})

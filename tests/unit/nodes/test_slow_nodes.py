@@ -11,6 +11,7 @@ from opsctl.nodes.node_score import node_score
 from opsctl.nodes.slow_nodes import StepTimeRatio, compare_nodes, judge_speed, read_times
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import RankStepTimes, to_json
+from tests.support.cases import read_cases
 from tests.support.clocks import FakeClock
 from tests.support.made_nodes import NOW
 
@@ -61,18 +62,7 @@ def make_ratio(ratio: float, partners: str, *, days_ago: float = 1, local_rank: 
     return StepTimeRatio(at=at, ratio=ratio, local_rank=local_rank, nodes=4, partners=partners)
 
 
-@pytest.mark.parametrize(
-    ("ratios", "is_slow"),
-    [
-        ([(1.2, "x"), (1.2, "y"), (1.3, "z")], True),
-        ([(1.2, "x"), (1.2, "y")], False),
-        ([(1.2, "x")] * 9, False),
-        ([(1.0, "x")] * 9 + [(1.5, "y")], False),
-        ([(1.2, "x")] * 9 + [(1.0, "y"), (1.0, "z")], False),
-        ([(1.05, "x"), (1.05, "y"), (1.05, "z")], False),
-    ],
-    ids=["slow", "two attempts", "same partners", "one odd attempt", "slow with one set", "within the noise"],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "slow_needs_different_partners"))
 def test_slow_needs_different_partners(ratios: list[tuple[float, str]], is_slow: bool) -> None:
     speed = judge_speed([make_ratio(ratio, partners) for ratio, partners in ratios], NOW, DAYS)
     assert speed and speed.is_slow is is_slow

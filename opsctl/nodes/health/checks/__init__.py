@@ -22,23 +22,9 @@ from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot
 Check = Callable[[NodeSnapshot, CheckInput], Results]
 
 _ORDER: tuple[tuple[Check, ...], ...] = (
-    (
-        gpus,
-        recovery,
-        xid,
-        kernel_log,
-        ecc,
-        remapped_rows,
-        retired_pages,
-        clocks,
-        temperature,
-        nvlink,
-        fabric,
-        pcie,
-        aer,
-    ),
-    (aer, orphans, persistence, shm, mounts, lustre, nvme, infiniband, clock_skew, memory, majority, machine_checks),
-    (host_settings, processes, versions, dcgm, fio),
+    (gpus, recovery, xid, kernel_log, ecc, remapped_rows, retired_pages, clocks, temperature),
+    (nvlink, fabric, pcie, aer, orphans, persistence, shm, mounts, lustre, nvme, infiniband),
+    (clock_skew, memory, majority, machine_checks, host_settings, processes, versions, dcgm, fio),
 )
 CHECKS: dict[str, Check] = {check.__name__: check for check in chain(*_ORDER)}
 """The checks by the name that results and settings use."""

@@ -37,25 +37,9 @@ def test_shared_memory_is_large_and_empty_when_idle() -> None:
     assert judge_snapshot(make_snapshot(shm=(124, ""))).health is Health.UNKNOWN
 
 
-DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\nnas:/x 100 5 95 {} /scratch\n" * 2
-
-
-@pytest.mark.parametrize(
-    ("section", "severity", "evidence"),
-    [
-        ("path=/scratch\nmounted=lustre rw,flock\n" + DF.format("5%", "5%"), None, ""),
-        ("path=/scratch\n" + DF.format("5%", "5%"), "faulty", "/scratch is not mounted"),
-        ("path=/scratch\nmounted=lustre ro,flock\n" + DF.format("5%", "5%"), "faulty", "/scratch is mounted read-only"),
-        (
-            "path=/scratch\nmounted=lustre rw,erofs\n" + DF.format("5%", "99%"),
-            "note",
-            "/scratch is 5 % full, 99 % of its inodes",
-        ),
-        ((124, "path=/scratch\n"), "unknown", "/scratch did not answer in time"),
-        ((1, "path=/scratch\nmounted=nfs rw\n"), "unknown", "/scratch: df exit code 1"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "mount_must_exist_and_be_writable"))
 def test_mount_must_exist_and_be_writable(section, severity, evidence) -> None:
+    section = section if isinstance(section, str) else tuple(section)
     verdict = list_results(
         judge_snapshot(make_snapshot(mount_1=section), site=HealthSettings(mounts=("/scratch",))), "mounts"
     )
