@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
@@ -20,7 +19,7 @@ def build_train_report(app: App, run: RunDir, past_jobs: Path | None, period: Re
     arrays = list(replay(events).arrays)
     jobs = select_jobs(read_past_jobs(past_jobs), arrays, run.name) if past_jobs else find_past_jobs(app, arrays)
     report = read_train(run, events, now, period=period, jobs=jobs).report
-    return replace(report, node_speeds=find_speeds(app, run.name))
+    return replace(report, node_speeds=app.history.list_speeds(app.site.health.lemon_days, run.name))
 
 
 def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:

@@ -1,9 +1,11 @@
 """Hold and release the queued tasks of a train, also for a user who does not own the job; read and disarm switches."""
 
+import contextlib
 from dataclasses import dataclass
 
 from opsctl.app import App
-from opsctl.base.errors import NotAllowed, RunDirError, writing
+from opsctl.base.errors import NotAllowed, OpsctlError, RunDirError, writing
+from opsctl.base.findings import Level
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.state.events import SwitchDisarmed
 from opsctl.state.journal import actor
@@ -61,3 +63,17 @@ def release_or_request(arrays: TrainArrays, snapshot: TrainSnapshot, exclude: st
     except NotAllowed:
         request(arrays.run, RequestKind.RELEASE, exclude=exclude)
         return None
+
+
+def end_hold_alert(app: App, run: RunDir) -> None:
+    """Record that a person has ended the hold, if this user owns the alerts: pages and `opsctl status` need no watch
+    cycle for it, and the next one sends it. Raises nothing."""
+    from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (slow import: all watchdogs)
+
+    ledger = app.alerting.ledger
+    with contextlib.suppress(OpsctlError, OSError):
+        open_keys = {key for key, entry in ledger.levels().items() if entry.level is not Level.OK}
+        findings = failures(run, app.journal(run).events(), app.clock.now())
+        over = [finding for finding in findings if finding.level is Level.OK and finding.key in open_keys]
+        if over and ledger.is_own:
+            ledger.record(over)

@@ -1,6 +1,6 @@
 """Queue more tasks of a train as it is: `opsctl launch --after` with the settings in its run directory."""
 
-from opsctl.actions.end_hold_alert import end_hold_alert
+from opsctl.actions.hold_release import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult
 from opsctl.app import App

@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from opsctl.actions.end_hold_alert import end_hold_alert
-from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switch, release_or_request
+from opsctl.actions.hold_release import (
+    disarm_switch,
+    end_hold_alert,
+    hold_or_pause,
+    read_switch,
+    release_or_request,
+)
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
@@ -15,7 +20,7 @@ from opsctl.base.nodesets import nodeset
 from opsctl.base.statements import state
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.switch_readers import reads_save_switch
-from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
+from opsctl.launch.train_arrays import TrainSnapshot, list_arrays, name_arrays, take_snapshot
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Switch, arm, journal_switches
 
@@ -59,7 +64,7 @@ def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, sho
     snapshot = arrays.check()
     if not snapshot.waiting:
         raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, snapshot))
-    ids = list_arrays(snapshot)
+    ids = list_arrays(snapshot.waiting)
     if dry_run:
         return SteerResult(data={"would": "hold", "arrays": ids}, text=f"would hold {name_arrays(ids)}")
     held = hold_or_pause(arrays, reason)
@@ -104,7 +109,7 @@ def _release(app: App, run: RunDir, exclude: str, why: str, *, dry_run: bool) ->
     if dry_run:
         also = f", with {exclude} excluded" if exclude else ""
         first = f"disarm the pause switch of {paused.by} and " if paused else ""
-        ids = list_arrays(snapshot)
+        ids = list_arrays(snapshot.waiting)
         text = f"would {first}release {name_arrays(ids) or 'nothing that is queued'}{also}"
         would = {"would": "release", "arrays": ids, "disarms": bool(paused), "excludes": exclude}
         return SteerResult(data=would, text=text)
@@ -160,17 +165,6 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
 def describe_switch(armed: Armed) -> str:
     why = f": {armed.why}" if armed.why else ""
     return f"{armed.switch} by {armed.by} since {armed.since:%Y-%m-%d %H:%M} UTC{why}"
-
-
-def list_arrays(snapshot: TrainSnapshot) -> list[str]:
-    """Return the arrays with waiting tasks, the last first."""
-    return sorted({job.array for job in snapshot.waiting}, key=int, reverse=True)
-
-
-def name_arrays(arrays: list[str]) -> str:
-    if not arrays:
-        return ""
-    return f"{'arrays' if len(arrays) > 1 else 'array'} {', '.join(arrays)}"
 
 
 def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:

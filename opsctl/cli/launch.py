@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from opsctl.actions.end_hold_alert import end_hold_alert
+from opsctl.actions.hold_release import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.cli.options import allow_option

@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 import click
 
-from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
 from opsctl.base.nodesets import fold
@@ -151,7 +150,7 @@ def list_(app: App, nodes: str, *, bad: bool) -> None:
     """
     view = NodeView(app)
     chosen = set(view.chosen(nodes, every=True))
-    speeds = find_speeds(app)
+    speeds = app.history.list_speeds(app.site.health.lemon_days)
     rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen]
     if bad:
         rows = [row for row in rows if row["is_out"] or row["is_flaky"] or row["excluded"]]

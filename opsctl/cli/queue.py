@@ -2,13 +2,14 @@
 
 import click
 
-from opsctl.actions.end_hold_alert import end_hold_alert
+from opsctl.actions.hold_release import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
-from opsctl.actions.steer_train import hold_train, name_arrays, release_train
+from opsctl.actions.steer_train import hold_train, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed
 from opsctl.cli.options import reason_option
 from opsctl.cli.output import app_json_and_dry_run, complete_trains, print_on_stderr, print_train_result, train_argument
+from opsctl.launch.train_arrays import list_arrays, name_arrays
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 
@@ -78,7 +79,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     arrays = app.arrays(run)
     snapshot = arrays.check()
     ours = snapshot.waiting if queued_only else [*snapshot.waiting, *snapshot.active]
-    ids = sorted({job.array for job in ours}, key=int, reverse=True)
+    ids = list_arrays(ours)
     if not ids and not snapshot.history.cancelling:
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:

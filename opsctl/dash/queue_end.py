@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from opsctl.dash.show_times import format_day_time
-from opsctl.monitor.status import TrainStatus, read_limit_s
+from opsctl.guard.deadline import read_limit_s
+from opsctl.monitor.status import TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.step_pace import measure_waits

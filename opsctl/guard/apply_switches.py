@@ -9,7 +9,7 @@ from datetime import timedelta
 from opsctl.base.model import Job
 from opsctl.guard.escalation import plan_stop, reads_stop_request
 from opsctl.guard.stop_request import StopKind
-from opsctl.launch.train_arrays import TrainArrays
+from opsctl.launch.train_arrays import TrainArrays, name_arrays
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
 from opsctl.state.events import SwitchArmed
@@ -31,9 +31,9 @@ def apply_switches(arrays: TrainArrays, rules: GuardSettings, jobs: Sequence[Job
         return []
     snapshot, reason, done = arrays.check(jobs), describe(armed), []
     if kill and snapshot.waiting:
-        done.append(f"cancelled the queued tasks of {_list(arrays.cancel(reason, queued_only=True))}")
+        done.append(f"cancelled the queued tasks of {name_arrays(arrays.cancel(reason, queued_only=True))}")
     elif not kill and any(not job.is_held for job in snapshot.waiting):
-        done.append(f"held the queued tasks of {_list(arrays.hold(reason))}")
+        done.append(f"held the queued tasks of {name_arrays(arrays.hold(reason))}")
     if snapshot.active and _is_overdue(arrays, rules, armed):
         for job in snapshot.active:
             cancelled = [arrays.cancel_task(task, reason) for task in job.tasks]
@@ -55,7 +55,3 @@ def _is_overdue(arrays: TrainArrays, rules: GuardSettings, armed: Armed) -> bool
     kind = StopKind.KILL if armed.switch is Switch.KILL else StopKind.PAUSE
     plan = plan_stop(kind, since, rules, reads_request=reads_stop_request(arrays.run))
     return plan.kill_at is not None and arrays.journal.clock.now() > plan.kill_at + GUARD_SPARE
-
-
-def _list(arrays: Sequence[str]) -> str:
-    return f"array{'s' * (len(arrays) > 1)} {', '.join(arrays)}"

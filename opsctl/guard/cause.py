@@ -3,7 +3,7 @@
 The diagnosis is made once and in bounded time, and journalled. An error in here makes the cause unknown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -103,6 +103,7 @@ def find_cause(
     if accused:
         care.note_named(arrays.run.name, diagnosis, accused, dossier.ended)
     verdicts = care.check(arrays.slurm, accused, timeout_s=rules.node_check_seconds)
+    since = dossier.ended - timedelta(days=care.site.lemon_days)
     trial = _Trial(
         arrays=arrays,
         care=care,
@@ -111,6 +112,7 @@ def find_cause(
         nodes=nodes,
         accused=accused,
         lost=find_lost(dossier.nodes, nodes),
+        named=care.history.list_named(diagnosis.cause, since, dossier.ended) if accused else {},
     )
     rulings = [trial.judge(node, verdicts) for node in accused]
     return FoundCause(
@@ -166,12 +168,15 @@ class _Trial:
     accused: tuple[str, ...]
     lost: frozenset[str]
     """The nodes of the attempt that Slurm reports as lost."""
+    named: Mapping[str, Mapping[str, float]]
+    """When logs named nodes for this cause, by node and attempt."""
 
     def judge(self, node: str, verdicts: Sequence[Verdict]) -> Ruling:
         """Weigh the evidence against one accused node. The connection is tested only if the test can decide."""
         diagnosis = self.diagnosis
         voices = [voice for voice in resolve_nodes(diagnosis.voices, self.dossier.nodes, self.nodes) if voice != node]
-        nearby = len(self._list_named(CROWD_WINDOW))
+        since_s = (self.dossier.ended - CROWD_WINDOW).timestamp()
+        nearby = sum(max(times.values()) >= since_s for times in self.named.values())
         accusation = Accusation(
             node=node,
             verdict=next((verdict for verdict in verdicts if verdict.node == node), None),
@@ -192,14 +197,9 @@ class _Trial:
         events = [event for event in self.arrays.journal.events() if event.when >= since]
         own = Blamed(attempt=self.dossier.attempt.name, cause=self.diagnosis.cause, nodes=(node,))
         repeats = count_repeats(read_blamed(events), list_allocations(events), own, node, self.diagnosis.kind)
-        named = self._list_named(timedelta(days=self.care.site.lemon_days))
-        attempts = named.get(node, [])
-        is_flaky = len(named) == 1 and len({attempt.partition("/")[0] for attempt in attempts}) > 1
+        attempts = self.named.get(node, {})
+        is_flaky = len(self.named) == 1 and len({attempt.partition("/")[0] for attempt in attempts}) > 1
         return max(repeats, len(attempts) if is_flaky and len(attempts) >= MIN_NAMED else 1)
-
-    def _list_named(self, span: timedelta) -> dict[str, list[str]]:
-        """Return the attempts whose logs named a node for this cause within `span` before the end, by node."""
-        return self.care.history.list_named(self.diagnosis.cause, self.dossier.ended - span, self.dossier.ended)
 
 
 def _list_nodes(arrays: TrainArrays, diagnosis: Diagnosis) -> list[Node]:

@@ -3,12 +3,14 @@
 An administrator may move the end of a job, and the trainer plans its last save by this file.
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock
@@ -97,8 +99,14 @@ def expect_end(run: RunDir, env: Mapping[str, str], now: datetime) -> datetime |
     """
     if end := own_end(env):
         return end
+    limit_s = read_limit_s(run.config)
+    return now + timedelta(seconds=limit_s) if math.isfinite(limit_s) else None
+
+
+def read_limit_s(config: Path) -> float:
+    """Return the time limit of a task in seconds; infinite if train.toml cannot be read."""
     try:
-        minutes = parse_slurm_minutes(str(read_toml(run.config)["slurm"]["time_limit"]))
-    except (OpsctlError, KeyError, TypeError, ValueError):
-        return None
-    return None if minutes is None else now + timedelta(minutes=minutes)
+        minutes = parse_slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
+    except (OpsctlError, KeyError, TypeError):
+        minutes = None
+    return minutes * 60.0 if minutes else math.inf

@@ -1,14 +1,20 @@
 """The record of an attempt's end (end.json): the outcome, the cause and the action."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.reasons import Reason
 from opsctl.state.records import decode
-from opsctl.state.run_dir import Attempt
+from opsctl.state.run_dir import Attempt, RunDir
+
+MAX_RANK_LOGS = 4096
+"""Logs of ranks whose last write is looked up."""
 
 
 class Outcome(StrEnum):
@@ -123,3 +129,12 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
         return decode(FinishedAttempt, fields)
     except (OSError, ValueError):
         return None
+
+
+def date_last_output(run: RunDir, attempt: Attempt) -> datetime | None:
+    """Return the time of the last write to any rank's log; None if unknown."""
+    with suppress(OSError), os.scandir(run.attempt_logs(attempt.name)) as entries:
+        logs = (entry for entry in islice(entries, MAX_RANK_LOGS) if entry.name.endswith(".log"))
+        latest = max((entry.stat().st_mtime for entry in logs), default=None)
+        return None if latest is None else datetime.fromtimestamp(latest, UTC)
+    return None

@@ -15,8 +15,7 @@ from opsctl.guard.action import ACTIONS, choose_action
 from opsctl.guard.cause import FoundCause, find_cause, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.dossier import Dossier, read_dossier
 from opsctl.guard.effects import carry_out, note_hang, recall_exclusion
-from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, read_end
-from opsctl.guard.last_output import date_last_output
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, date_last_output, read_end
 from opsctl.guard.node_care import NodeCare, explain_diagnosis
 from opsctl.guard.outcome import decide_outcome
 from opsctl.guard.unfinalized import find_final_row, find_headless, find_vanished, list_ended, load_past_jobs

@@ -28,16 +28,16 @@ class NewestCheckpoint:
     """False if nothing shows whether it is complete."""
 
 
-def find_newest(run: RunDir, logged: Sequence[str] = ()) -> NewestCheckpoint | None:
+def find_newest(run: RunDir) -> NewestCheckpoint | None:
     """Return the newest checkpoint that is not known to be partial; None without one. Never raises OSError.
 
-    Searches the directories that train.toml and the command name, and those of the paths in `logged`.
+    Searches the directories that train.toml and the command name.
     """
     if is_regular(run.trainer_config):
         newest = find_newest_complete(run.checkpoints)
         return NewestCheckpoint(mark=newest.step, path=newest.path, step=newest.step) if newest else None
     settings = read_settings(run)
-    directories = [found.path for found in find_directories(run, settings, logged=logged)] if settings else []
+    directories = [found.path for found in find_directories(run, settings)] if settings else []
     scan = scan_directories(directories or [run.checkpoints])
     if scan.newest:
         return _to_newest(scan.newest)

@@ -1,14 +1,22 @@
-"""Evidence from the node history, added to a diagnosis."""
+"""Evidence from the node history, added to a diagnosis: summaries of the time around the end of an attempt."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
-from opsctl.base.nodesets import expand_if_list
+from opsctl.base.nodesets import expand_if_list, fold
+from opsctl.base.units import format_duration
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
+from opsctl.nodes.health.node_state import Health, Severity
+from opsctl.nodes.history import Incident, NodeHistory, NodeRecord
 
+MAX_LINES = 6
+"""Nodes, or GPUs, that a summary describes."""
+MAX_EVIDENCE_CHARS = 120
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
 _ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.HANG, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
 """Causes for which any node of the attempt may be to blame, if the logs name no node."""
 
@@ -32,3 +40,117 @@ def add_node_history(
     except (OSError, ValueError) as error:  # the cause stands without the history
         lines = [f"the history of the nodes cannot be read: {error}"]
     return replace(diagnosis, also=(*diagnosis.also, *lines))
+
+
+def summarize_node(
+    record: NodeRecord, cards: Mapping[str, Sequence[Incident]], *, at: datetime, days: float
+) -> list[str]:
+    """Describe the evidence against the suspect node: its incidents, and those of its GPUs under other node names.
+
+    `at` is the end of the attempt; incidents of the `days` before count.
+    """
+    end, node = at.timestamp(), record.node
+    since = end - days * _DAY_S
+    lines = []
+    before = [incident for incident in record.incidents if incident.at <= end and incident.last >= since]
+    if before:
+        lines.append(f"{node} has had {_count_findings(before)} in the {days:g} days before")
+    hangs = sum(since <= hang < end for hang in record.hangs.values())
+    if hangs:
+        lines.append(f"{node} had the odd ranks in {hangs} hang{'s' * (hangs != 1)} in the {days:g} days before")
+    standing = _describe_standing(record, end)
+    if standing:
+        lines.append(standing)
+    later = [incident for incident in record.incidents if incident.at > end]
+    if later:
+        first = min(later, key=lambda incident: incident.at)
+        lines.append(f"{node}, {format_duration(first.at - end)} after: {_render(first)}")
+    return lines + _describe_cards(record, cards, since)
+
+
+def summarize_nodes(records: Sequence[NodeRecord], *, at: datetime) -> list[str]:
+    """Describe the health of an attempt's nodes at its end, for an attempt whose logs name no cause."""
+    end = at.timestamp()
+    bad: dict[str, str] = {}
+    healthy: list[str] = []
+    unchecked: list[str] = []
+    for record in records:
+        if standing := _describe_standing(record, end):
+            bad[record.node] = standing
+        elif record.at is None:
+            unchecked.append(record.node)
+        elif _was_healthy(record, end):
+            healthy.append(record.node)
+    lines = list(bad.values())[:MAX_LINES]
+    if len(bad) > MAX_LINES:
+        lines.append(f"also faulty or degraded: {fold(list(bad)[MAX_LINES:])}")
+    if healthy:
+        lines.append(f"healthy at the last check before: {fold(healthy)}")
+    if unchecked:
+        lines.append(f"no health check stored of {fold(unchecked)}; run opsctl health {fold(unchecked)}")
+    return lines
+
+
+def _describe_standing(record: NodeRecord, end: float) -> str:
+    """Describe the worst fault that the node still had at `end`; return an empty string for none.
+
+    A fault that the node has since passed a health check without does not count, nor does a fault more than a day
+    older than `end`, unless no later health check exists.
+    """
+    incidents = [
+        incident for incident in record.incidents if incident.at <= end and not _is_cleared(incident, record, end)
+    ]
+    if not incidents:
+        return ""
+    newest = max(min(incident.last, end) for incident in incidents)
+    if end - newest > _DAY_S and record.at != newest:
+        return ""
+    latest = [incident for incident in incidents if newest - min(incident.last, end) < _HOUR_S]
+    worst = next((incident for incident in latest if incident.severity == Severity.FAULTY.value), latest[0])
+    if worst.last >= end:
+        since = f"since {_format_time(worst.at)}"
+    else:
+        since = f"at the check {format_duration(end - worst.last)} before"
+    return f"{record.node} was already {worst.severity}, {since}: {_render(worst)}"
+
+
+def _is_cleared(incident: Incident, record: NodeRecord, end: float) -> bool:
+    """Return whether the node passed a check, or was put back into service, between the incident and `end`."""
+    return any(incident.last < passed <= end for passed in (*record.passed, record.cleared or 0.0))
+
+
+def _was_healthy(record: NodeRecord, end: float) -> bool:
+    """Return whether a health check before `end` found the node healthy."""
+    is_last_healthy = record.at is not None and record.at <= end and record.health == Health.HEALTHY.value
+    return is_last_healthy or any(passed <= end for passed in record.passed)
+
+
+def _describe_cards(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], since: float) -> list[str]:
+    """Describe the incidents that the node's GPUs had in other nodes."""
+    lines = []
+    for card in record.cards:
+        elsewhere = [
+            incident for incident in cards.get(card.uuid, ()) if incident.node != record.node and incident.last >= since
+        ]
+        if elsewhere:
+            newest = max(elsewhere, key=lambda incident: incident.last)
+            text = f"{card.uuid} of {record.node} has had {_count_findings(elsewhere)} in node {newest.node}"
+            lines.append(f"{text}, the last on {_format_time(newest.last)}: {_render(newest)}")
+    return lines[:MAX_LINES]
+
+
+def _count_findings(incidents: Sequence[Incident]) -> str:
+    """Return `3 findings (xid 2, ecc 1)`."""
+    by_check = Counter(incident.check for incident in incidents).most_common()
+    counts = ", ".join(f"{check} {count}" for check, count in by_check)
+    return f"{len(incidents)} finding{'s' * (len(incidents) != 1)} ({counts})"
+
+
+def _render(incident: Incident) -> str:
+    gpu = f"{incident.gpu} " if incident.gpu else ""
+    return f"{incident.check}: {gpu}{incident.evidence[:MAX_EVIDENCE_CHARS]}"
+
+
+def _format_time(seconds: float) -> str:
+    """Show a Unix time in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

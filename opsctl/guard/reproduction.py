@@ -53,12 +53,6 @@ def mask_logins(text: str) -> str:
     return Secrets().strike_text(text).replace(STRUCK.decode(), HIDDEN)
 
 
-def dump(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]) -> None:
-    """Write the whole record. Raises OSError and RunDirError."""
-    dump_environment(run, attempt, env)
-    dump_code(run, attempt, runner, env, is_over=is_over)
-
-
 def dump_environment(run: RunDir, attempt: Attempt, env: Mapping[str, str]) -> None:
     """Write modules and environment into the attempt's `repro/`, which only the owner can read.
 

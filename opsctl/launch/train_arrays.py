@@ -132,7 +132,7 @@ class TrainArrays:
 
     def drop_duplicates(self, snapshot: TrainSnapshot) -> list[str]:
         """Cancel the queued tasks of duplicate submissions; return their arrays. Running tasks go on."""
-        arrays = _arrays([job for job in snapshot.duplicates if job.state.is_waiting])
+        arrays = list_arrays([job for job in snapshot.duplicates if job.state.is_waiting])
         for array in arrays:
             self.slurm.cancel(array, queued_only=True)
             self.note(Cancelled(jobs=(array,), reason=Reason(kind=ReasonKind.DUPLICATE)))
@@ -140,7 +140,7 @@ class TrainArrays:
 
     def hold(self, reason: Reason) -> list[str]:
         """Hold all queued tasks; return their arrays, the last first."""
-        arrays = _arrays(self.check().waiting)
+        arrays = list_arrays(self.check().waiting)
         for array in arrays:
             self.slurm.hold(array)
         # After Slurm: an event without its hold would call a running train held. A crash in between leaves a hold
@@ -152,7 +152,7 @@ class TrainArrays:
     def release(self, why: str = "") -> list[str]:
         """Release all queued tasks; return their arrays, the last first."""
         snapshot = self.check()
-        arrays = _arrays(snapshot.waiting)
+        arrays = list_arrays(snapshot.waiting)
         for array in arrays:
             self.slurm.release(array)
         if arrays or snapshot.history.held or snapshot.history.repair:
@@ -165,8 +165,8 @@ class TrainArrays:
         Includes the arrays of an earlier call that was interrupted before it journalled them.
         """
         snapshot = self.check()
-        arrays = _arrays(snapshot.waiting)
-        running = [] if queued_only else _arrays(snapshot.active)
+        arrays = list_arrays(snapshot.waiting)
+        running = [] if queued_only else list_arrays(snapshot.active)
         interrupted = snapshot.history.cancelling
         earlier = interrupted.jobs if interrupted and interrupted.task is None else ()
         current = dict.fromkeys([*arrays, *running])
@@ -224,7 +224,7 @@ class TrainArrays:
         unknown = new - all_nodes
         if unknown:
             raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes lists them")
-        exclusions = {array: nodeset(self.slurm.excluded(array)) | new for array in _arrays(waiting)}
+        exclusions = {array: nodeset(self.slurm.excluded(array)) | new for array in list_arrays(waiting)}
         for array, excluded in exclusions.items():
             left = len(pools[array] - excluded)
             if left < needed:
@@ -238,7 +238,7 @@ class TrainArrays:
         """Take the exclusion of `nodes` back for all queued tasks; return the arrays that changed."""
         readmitted = nodeset(nodes)
         changed = []
-        for array in _arrays(self.check().waiting):
+        for array in list_arrays(self.check().waiting):
             excluded = nodeset(self.slurm.excluded(array))
             if excluded & readmitted:
                 self.slurm.exclude(array, str(excluded - readmitted))
@@ -276,6 +276,11 @@ def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
     return {node: end for node, end in ends.items() if node not in by_person}
 
 
-def _arrays(jobs: Sequence[Job]) -> list[str]:
+def list_arrays(jobs: Sequence[Job]) -> list[str]:
     """Return the ids of the jobs' arrays, the last first."""
     return sorted({job.array for job in jobs}, key=int, reverse=True)
+
+
+def name_arrays(arrays: Sequence[str]) -> str:
+    """Return `array 12`, `arrays 13, 12`, or an empty text."""
+    return f"array{'s' * (len(arrays) > 1)} {', '.join(arrays)}" if arrays else ""

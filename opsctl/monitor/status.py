@@ -4,15 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from opsctl.alerts.open_alerts import OpenAlert
-from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
 from opsctl.base.nodesets import expand_if_list
 from opsctl.base.statements import state
-from opsctl.base.units import format_time, parse_slurm_minutes
+from opsctl.base.units import format_time
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.deadline import read_limit_s
 from opsctl.guard.escalation import describe_stop
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.switch_readers import find_unanswered_save
@@ -27,7 +26,6 @@ from opsctl.launch.wait_reasons import (
     with_first_start,
     word,
 )
-from opsctl.settings.loader import read_toml
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Request, find_armed
@@ -301,15 +299,6 @@ def _pace(run: RunDir, snapshot: TrainSnapshot, active: Job | None, now: datetim
     return TaskPace(
         task_s=read_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(snapshot.history))
     )
-
-
-def read_limit_s(config: Path) -> float:
-    """Return the time limit of a task in seconds; infinite if train.toml cannot be read."""
-    try:
-        minutes = parse_slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
-    except (OpsctlError, KeyError, TypeError):
-        minutes = None
-    return minutes * 60.0 if minutes else math.inf
 
 
 def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:

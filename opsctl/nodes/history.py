@@ -15,7 +15,7 @@ from urllib.parse import quote
 from opsctl.base.ports import Clock
 from opsctl.nodes.health.node_state import Card, Health, NodeBaseline, NodeSnapshot, Port, Verdict
 from opsctl.nodes.health.usual_hardware import measure
-from opsctl.nodes.slow_nodes import StepTimeRatio
+from opsctl.nodes.slow_nodes import NodeSpeed, StepTimeRatio, judge_speed
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.records import HEADER, decode
@@ -186,14 +186,30 @@ class NodeHistory:
                 named = {**record.named, f"{cause} {attempt}": at.timestamp()}
                 self._write(replace(record, named=dict(list(named.items())[-MAX_ENTRIES:])))
 
-    def list_named(self, cause: str, since: datetime, until: datetime) -> dict[str, list[str]]:
-        """Return the attempts, of all trains, whose logs named a node for a cause between two times, by node."""
-        begin, end, named = since.timestamp(), until.timestamp(), dict[str, list[str]]()
+    def list_named(self, cause: str, since: datetime, until: datetime) -> dict[str, dict[str, float]]:
+        """Return when logs of attempts, of all trains, named a node for a cause: by node and attempt.
+
+        Reads the records of all nodes.
+        """
+        begin, end, named = since.timestamp(), until.timestamp(), dict[str, dict[str, float]]()
         for record in self.all():
-            keys = (key.split(" ", 1) for key, at in record.named.items() if begin <= at <= end)
-            if attempts := [attempt for name, attempt in keys if name == cause]:
-                named[record.node] = attempts
+            for key, at in record.named.items():
+                name, attempt = key.split(" ", 1)
+                if name == cause and begin <= at <= end:
+                    named.setdefault(record.node, {})[attempt] = at
         return named
+
+    def list_speeds(self, days: float, train: str = "") -> dict[str, NodeSpeed]:
+        """Return the speed of each node over the attempts of all trains in the last `days`.
+
+        With `train`, of the nodes that this train has run on.
+        """
+        speeds = {}
+        for record in self.all():
+            is_chosen = not train or any(attempt.startswith(f"{train}/") for attempt in record.step_times)
+            if is_chosen and (speed := judge_speed(record.step_times.values(), self.clock.now(), days)):
+                speeds[record.node] = speed
+        return speeds
 
     def note_step_times(self, attempt: str, ratios: Mapping[str, StepTimeRatio]) -> None:
         """Store how fast the nodes of `attempt` were, by node. Idempotent. Raises RunDirError, Busy."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration
-from opsctl.guard.end_record import Outcome
-from opsctl.guard.last_output import MAX_LATE_S, find_last_output
+from opsctl.guard.end_record import Outcome, date_last_output
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
 from opsctl.report.contents import WHOLE, Report, ReportPeriod, TimedAttempt, Window, add_up
 from opsctl.slurm.past_jobs import JobRun
@@ -25,6 +24,8 @@ from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
+MAX_LATE_S = 60.0
+"""A log that is written this long after the end of its attempt is a copy."""
 SPAN_ENDS = {name: SpanEnd(end) for name, end in read_package_table("report/span_ends.toml").items()}
 """By the finalized outcome, or by Slurm's state without one. All other outcomes are SpanEnd.BROKE."""
 _NEVER_STARTED = frozenset({Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED})
@@ -174,9 +175,9 @@ def _last_output(run: RunDir, attempt: AttemptFacts) -> float:
     """
     if attempt.last_output is not None:
         return attempt.last_output
-    at = find_last_output(run, attempt.attempt)
-    is_copy = attempt.end is not None and at > attempt.end + MAX_LATE_S
-    return math.nan if is_copy else at
+    at = date_last_output(run, run.attempt(attempt.attempt))
+    is_copy = at is not None and attempt.end is not None and at.timestamp() > attempt.end + MAX_LATE_S
+    return math.nan if at is None or is_copy else at.timestamp()
 
 
 @dataclass(slots=True)

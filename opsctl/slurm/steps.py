@@ -1,20 +1,22 @@
 """Run commands through Slurm: as a step in a job of the caller, or as a short job on an idle node. Hold idle nodes."""
 
+import base64
 import math
 import re
 import secrets
+import zlib
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import ClassVar
 
 from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer, Answers, Completed, Runner, TimedOut
-from opsctl.slurm.packed_answers import PACK_SCRIPT, parse_answers
 
 NOT_STARTED = re.compile(
     r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"
@@ -47,6 +49,11 @@ ANSWER_S = 30.0
 UNHURRIED_S = 40.0
 """A command that may take so long runs only on nodes that answer: about 10 s after a step has started, srun notices a
 lost node, and ends the command on all others. A quicker command has printed its answers by then."""
+PACK_SCRIPT = Path(__file__).with_name("pack_answer.sh")
+ANSWER_LINE = re.compile(r"^ *(\d+): (@\S+|#\d+|[A-Za-z0-9+/]+=*)$", re.MULTILINE | re.ASCII)
+"""A line of a node in the output of pack_answer.sh. Whatever else Slurm or a prolog prints is left out."""
+MAX_BYTES = 16 << 20
+"""Bytes of stdout, and of stderr, that are read of one node."""
 MAX_STEPS = 32
 """Steps in different jobs, or jobs, that are started at the same time."""
 
@@ -187,3 +194,39 @@ def find_silent_nodes(runner: Runner, job: str, nodes: Sequence[str], *, timeout
     if is_certain and not answered:
         return None
     return tuple(node for node in nodes if node not in answered) if is_certain else ()
+
+
+def parse_answers(done: Completed, nodes: Iterable[str], lost: Answer) -> Answers:
+    """Separate the answers of a step that runs pack_answer.sh with `srun --label`.
+
+    The answer is like `lost` for a node whose command has not ended.
+    """
+    answers = {node: replace(lost, node=node) for node in nodes}
+    errors = _split(done.err)
+    for task, text in _split(done.out).items():
+        node, _, rest = text.partition("@")[2].partition("\n")
+        packed, _, ending = rest.partition("#")
+        if node in answers:
+            answer = replace(lost, node=node, out=_unpack(packed), err=_unpack(errors.get(task, "")))
+            answers[node] = replace(answer, code=int(ending.split()[0]), problem="") if ending else answer
+    return answers
+
+
+def _split(text: str) -> dict[str, str]:
+    """Return the lines by task."""
+    lines: dict[str, list[str]] = {}
+    for task, line in ANSWER_LINE.findall(text):
+        lines.setdefault(task, []).append(line)
+    return {task: "\n".join(own) for task, own in lines.items()}
+
+
+def _unpack(text: str) -> str:
+    joined = text.replace("\n", "")
+    data = b""
+    with suppress(ValueError):
+        data = base64.b64decode(joined[: len(joined) // 4 * 4])
+    try:
+        data = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, MAX_BYTES)
+    except zlib.error:
+        data = data[:MAX_BYTES]  # a node without gzip
+    return data.decode(errors="replace")

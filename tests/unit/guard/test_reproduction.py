@@ -3,14 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from opsctl.base.ports import Completed
-from opsctl.guard.reproduction import HIDDEN, dump, mask, mask_logins
+from opsctl.base.ports import Completed, Runner
+from opsctl.guard.reproduction import HIDDEN, dump_code, dump_environment, mask, mask_logins
 from opsctl.host.system import SystemRunner
+from opsctl.state.run_dir import Attempt, RunDir
 from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 
@@ -36,6 +37,11 @@ def test_other_variables_are_unchanged() -> None:
 def test_logins_in_addresses_are_hidden(text: str, masked: str) -> None:
     assert mask_logins(text) == masked
     assert mask({"INDEX": text}) == {"INDEX": masked}
+
+
+def dump(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]) -> None:
+    dump_environment(run, attempt, env)
+    dump_code(run, attempt, runner, env, is_over=is_over)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opsctl.guard.node_evidence import summarize_node, summarize_nodes
 from opsctl.nodes.health.node_state import Card
 from opsctl.nodes.history import Incident, NodeRecord
-from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from tests.support.made_nodes import NOW
 
 END = NOW.timestamp()

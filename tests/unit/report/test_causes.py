@@ -12,8 +12,7 @@ import pytest
 from opsctl.base.errors import InputError
 from opsctl.dash.pages import read_asset
 from opsctl.diagnosis.causes import CauseKind, causes
-from opsctl.guard.end_record import Outcome
-from opsctl.guard.last_output import date_last_output
+from opsctl.guard.end_record import Outcome, date_last_output
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import END_GROUPS, cause_rows, find_end_group, markdown
 from opsctl.report.html_page import render_page

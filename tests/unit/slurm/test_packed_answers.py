@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.ports import Answer, Completed
-from opsctl.slurm.packed_answers import PACK_SCRIPT, parse_answers
+from opsctl.slurm.steps import PACK_SCRIPT, parse_answers
 
 
 def run_packed(node: str, task: int, script: str, path: str = os.environ["PATH"]) -> tuple[str, str]:
