@@ -10,11 +10,12 @@ from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import user_name
-from opsctl.state.files import MAX_NUMBER_BYTES, MAX_RECORD_BYTES, read_json, read_text
+from opsctl.state.files import MAX_NUMBER_BYTES, MAX_RECORD_BYTES, Below, read_json, read_text
 from opsctl.state.records import decode, to_text
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.time_stamps import is_from_future
 
+EPOCH = datetime.fromtimestamp(0, UTC)
 IN_CRON = "OPSCTL_CRON"
 """The variable that tells a command that no person has typed it."""
 
@@ -30,23 +31,12 @@ class CronDir:
         """The directory itself; a tick holds the lease."""
         return self.site.cron
 
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger.json"
-
-    @property
-    def output(self) -> Path:
-        return self.path / "output"
-
-    @property
-    def driver(self) -> Path:
-        """The driver's directory; a process that starts, stops or revives the driver holds the lease."""
-        return self.path / "driver"
-
-    @property
-    def selected(self) -> Path:
-        """The file that names the selected driver; absent if no driver is selected."""
-        return self.driver / "wanted.json"
+    ledger = Below("ledger.json")
+    output = Below("output")
+    driver = Below("driver")
+    """The driver's directory; a process that starts, stops or revives the driver holds the lease."""
+    selected = Below("driver/wanted.json")
+    """The file that names the selected driver; absent if no driver is selected."""
 
     @property
     def exists(self) -> bool:
@@ -91,8 +81,8 @@ class CronDir:
             status = self.selected.stat()
         except OSError:
             return False
-        times = [datetime.fromtimestamp(status.st_mtime, UTC), self.last_tick() or datetime.fromtimestamp(0, UTC)]
-        since = max((time for time in times if not is_from_future(time, now)), default=datetime.fromtimestamp(0, UTC))
+        times = [datetime.fromtimestamp(status.st_mtime, UTC), self.last_tick() or EPOCH]
+        since = max((time for time in times if not is_from_future(time, now)), default=EPOCH)
         return status.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)
 
 
@@ -103,9 +93,10 @@ class SelectedDriver:
     Any command that finds the recorded driver dead can start the driver again.
     """
 
-    driver: str
-    since: datetime
-    by: str
+    driver: str = ""
+    """Empty if the file that names the driver cannot be read."""
+    since: datetime = EPOCH
+    by: str = ""
     host: str = ""
     pid: int = 0
     started: int = 0
@@ -118,11 +109,13 @@ class SelectedDriver:
 
 
 def read_selected(cron_dir: CronDir) -> SelectedDriver | None:
-    """Return the selected driver; None if no driver is selected. Raises OSError, ValueError for a broken file."""
+    """Return the selected driver; None if no driver is selected."""
     try:
         return decode(SelectedDriver, read_json(cron_dir.selected, MAX_RECORD_BYTES))
     except FileNotFoundError:
         return None
+    except (OSError, ValueError):
+        return SelectedDriver()
 
 
 def write_selected(cron_dir: CronDir, selected: SelectedDriver) -> None:

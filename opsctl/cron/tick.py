@@ -1,9 +1,7 @@
 """One tick: run every due entry at most once and record the results."""
 
-import contextlib
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +23,7 @@ from opsctl.cron.run_history import (
 )
 from opsctl.host.system import Bounded, run_bounded
 from opsctl.slurm.job_environment import own_job
-from opsctl.state.lease import HeldLease, lease
+from opsctl.state.lease import HeldLease, lease_if_possible
 
 log = logging.getLogger(__name__)
 PULSE_S = 20.0
@@ -56,7 +54,7 @@ class TickRunner:
         """Run the due entries and return their results. Raises LeaseBusy while another tick runs."""
         began = self.cron.clock.monotonic()
         late = began + max(self.cron.settings.limit_seconds - 60, self.cron.settings.limit_seconds / 2)
-        with self._lease():
+        with lease_if_possible(self.cron.place.path, self.cron.clock, wait=2, warn=self._problem) as self.lease:
             self.cron.place.touch(self.cron.clock.now())
             self.ledger = read_ledger(self.cron.place)
             ran = {}
@@ -68,16 +66,6 @@ class TickRunner:
                 ran[entry.id] = self._run(entry, left)
             self._end(tuple(ran), self.cron.clock.monotonic() - began)
         return ran
-
-    @contextlib.contextmanager
-    def _lease(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            try:
-                self.lease = stack.enter_context(lease(self.cron.place.path, self.cron.clock, wait=2))
-            except RunDirError as error:
-                # A full disk: two ticks at once are better than none.
-                self._problem(f"without a lease: {error.message}")
-            yield
 
     def _due(self) -> list[CronEntry]:
         schedule = self.cron.schedule()

@@ -1,7 +1,6 @@
 """Collect the few lines of a log that prove an event, and find the time of the event."""
 
 import functools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -9,7 +8,7 @@ from itertools import chain
 from opsctl.diagnosis.causes import UNEXPLAINED, classify
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
-from opsctl.state.files import open_regular
+from opsctl.state.files import read_range
 from opsctl.telemetry.logs.log_lines import blank_own_lines, time_of
 
 MAX_DISTANCE_BYTES = 128 << 10
@@ -88,11 +87,10 @@ def _read_around(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
     start = max(event.begin, event.offset - MAX_DISTANCE_BYTES)
     stop = event.offset + MAX_DISTANCE_BYTES if event.end is None else min(event.end, event.offset + MAX_DISTANCE_BYTES)
     try:
-        with os.fdopen(open_regular(event.path), "rb") as file:
-            above = os.pread(file.fileno(), event.offset - start, start)
-            below = os.pread(file.fileno(), stop - event.offset, event.offset)
+        data = read_range(event.path, start, stop - start)[0]
     except OSError:
         return [], [event.text.encode()]
+    above, below = data[: event.offset - start], data[event.offset - start :]
     lines = blank_own_lines(above).split(b"\n")
     first_whole_line = 1 if start > event.begin else 0
     return lines[first_whole_line:-1], blank_own_lines(below).split(b"\n")

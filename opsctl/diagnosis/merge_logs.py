@@ -4,7 +4,6 @@ All ranks start together and write many equal lines at the same moment. The offs
 difference between its times and the other nodes' times of these lines.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,7 +14,7 @@ from statistics import median
 from opsctl.diagnosis.excerpt import find_time
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.state.files import open_regular
+from opsctl.state.files import read_range
 from opsctl.telemetry.logs.log_lines import time_of
 
 HEAD_BYTES = 64 << 10
@@ -64,8 +63,7 @@ def _find_clock(path: Path) -> str:
 def _read_first_times(path: Path) -> dict[bytes, float]:
     """Return the first time of each kind of line at the start of a log. Lines that differ in digits are one kind."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            lines = file.read(HEAD_BYTES).split(b"\n")
+        lines = read_range(path, 0, HEAD_BYTES)[0].split(b"\n")
     except OSError:
         return {}
     first_times: dict[bytes, float] = {}

@@ -1,7 +1,6 @@
 """Request stacks from the ranks of a running attempt, by a file in the run directory or by a signal."""
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from opsctl.base.ports import Clock
 from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
-from opsctl.state.files import make_directories, open_regular, read_bounded, touch, write_atomic
+from opsctl.state.files import make_directories, read_bounded, read_range, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 
 POLL_S = 0.25
@@ -83,11 +82,8 @@ def _request(
             break
     make_directories(target)
     for path in directory.glob(names):
-        with os.fdopen(open_regular(path), "rb") as file:
-            file.seek(before.get(path.name, 0))
-            new = file.read(MAX_STACKS_BYTES)
-            if new:
-                write_atomic(target / f"{path.stem}.txt", new)
+        if new := read_range(path, before.get(path.name, 0), MAX_STACKS_BYTES)[0]:
+            write_atomic(target / f"{path.stem}.txt", new)
 
 
 def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:

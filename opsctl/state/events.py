@@ -6,11 +6,10 @@ reasons and formats; `upgrade` reads them. A kind that this version does not kno
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, TypeGuard
+from typing import Annotated, TypeGuard, TypeVar, dataclass_transform
 
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.records import FORMAT, decode, encode, to_time
@@ -47,31 +46,47 @@ class UnknownEvent(Event):
     kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+KINDS: dict[str, type[Event]] = {}
+"""The class of each kind, by its name in the journal."""
+E = TypeVar("E", bound=Event)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def event(kind: str) -> Callable[[type[E]], type[E]]:
+    """Return the decorator of the dataclass of one kind of events, with its name in the journal."""
+
+    def add(cls: type[E]) -> type[E]:
+        KINDS[kind] = made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        return made
+
+    return add
+
+
+@event("created")
 class Created(Event):
     config: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("submitting")
 class Submitting(Event):
     nonce: str
     tasks: Count
     after: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("submitted")
 class Submitted(Event):
     nonce: str
     array: JobId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("submit-refused")
 class SubmitRefused(Event):
     nonce: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("array-lost")
 class ArrayLost(Event):
     array: JobId
 
@@ -93,7 +108,7 @@ class EndCount:
     attempts: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempts-left-out")
 class AttemptsLeftOut(Event):
     """Old finalized attempts, in order, whose events a snapshot has left out."""
 
@@ -101,19 +116,19 @@ class AttemptsLeftOut(Event):
     ends: tuple[EndCount, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempt-started")
 class AttemptStarted(AttemptEvent):
     nodes: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("nodes-lost")
 class NodesLost(AttemptEvent):
     """Nodes of an attempt that did not answer a step of its job."""
 
     nodes: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("restart-decided")
 class RestartDecided(AttemptEvent):
     """The next start of the task uses the same allocation: why, on which nodes, and which nodes wait as spares."""
 
@@ -122,7 +137,7 @@ class RestartDecided(AttemptEvent):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("repair-awaited")
 class RepairAwaited(AttemptEvent):
     """The nodes of a held train wait for a person until the given time."""
 
@@ -132,7 +147,7 @@ class RepairAwaited(AttemptEvent):
     until: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("stop-step")
 class StopStep(AttemptEvent):
     """A step of a stop: a signal, the end of the ranks."""
 
@@ -140,7 +155,7 @@ class StopStep(AttemptEvent):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("diagnosed")
 class Diagnosed(AttemptEvent):
     cause_kind: str
     cause: str
@@ -160,7 +175,7 @@ class Diagnosed(AttemptEvent):
     """What tells the fault from others of the same cause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("exclusion-decided")
 class ExclusionDecided(AttemptEvent):
     """What was done about the suspect nodes of an attempt."""
 
@@ -176,7 +191,7 @@ class ExclusionDecided(AttemptEvent):
     """Nodes whose drain waits for a person."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempt-finalized")
 class AttemptFinalized(AttemptEvent):
     outcome: str
     action: str
@@ -187,19 +202,19 @@ class AttemptFinalized(AttemptEvent):
     """Why the queued tasks are held, if this attempt is not the only cause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("hook")
 class HookStarted(AttemptEvent):
     hook: str
     subject: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("held")
 class Held(Event):
     jobs: tuple[JobId, ...]
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("released")
 class HoldReleased(Event):
     jobs: tuple[JobId, ...]
     why: str = ""
@@ -221,12 +236,12 @@ class Cancellation(Event):
         return "" if self.task is None else f"{self.jobs[0]}_{self.task}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("cancelling")
 class Cancelling(Cancellation):
     """The result in Slurm is unknown yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("cancelled")
 class Cancelled(Cancellation):
     """Slurm has accepted the cancellation."""
 
@@ -236,7 +251,7 @@ def cancels_train(event: Event) -> TypeGuard[Cancelled]:
     return isinstance(event, Cancelled) and event.task is None and event.reason.kind != ReasonKind.DUPLICATE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("excluded")
 class Excluded(Event):
     """Nodes were excluded for the queued arrays."""
 
@@ -246,27 +261,27 @@ class Excluded(Event):
     """None for an exclusion by a person, which has no end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("readmitted")
 class Readmitted(Event):
     jobs: tuple[JobId, ...]
     nodes: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("disarmed")
 class SwitchDisarmed(Event):
     switch: str
     by: str
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("armed")
 class SwitchArmed(Event):
     switch: str
     by: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("edited")
 class Edited(Event):
     revision: str
     why: str = ""
@@ -276,7 +291,7 @@ RESTARTS = (Submitted, HoldReleased, Edited)
 """Events by which a person restarts the train. Failures before such an event count no more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("allowed")
 class Allowed(Event):
     """An error of preflight that a person allowed."""
 
@@ -286,13 +301,13 @@ class Allowed(Event):
     """--allow or [preflight] allow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("rollback-undone")
 class RollbackUndone(Event):
     rollback: Count
     step: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("rolled-back")
 class RolledBack(Event):
     rollback: Count
     step: Count
@@ -301,23 +316,20 @@ class RolledBack(Event):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("request-done")
 class RequestDone(Event):
     verb: str
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("request-refused")
 class RequestRefused(Event):
     verb: str
     by: str
     why: str
 
 
-_ROWS = Path(__file__).with_name("event_kinds.tsv").read_text(encoding="utf-8").splitlines()
-KINDS: Mapping[str, type[Event]] = {kind: globals()[name] for kind, name in (row.split("\t") for row in _ROWS)}
-"""The class of each kind, by its name in the journal."""
-_NAMES = {cls: name for name, cls in KINDS.items()}
+_NAMES = {cls: kind for kind, cls in KINDS.items()}
 
 
 def to_line(event: Event) -> bytes:

@@ -32,6 +32,17 @@ MAX_ENTRIES = 100_000
 """Names read of one directory."""
 
 
+class Below:
+    """A path below the directory `path` of the object that has it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, _: object = None) -> Path:
+        place: Path = owner.path / self.name
+        return place
+
+
 def read_text(path: Path, max_bytes: int) -> str:
     """Return the text of a regular file. Raises OSError, and ValueError for bytes that are not UTF-8."""
     return read_bounded(path, max_bytes).decode()

@@ -8,17 +8,20 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessId
 from opsctl.state.files import create, read_json
+from opsctl.state.records import decode
 
 MAX_LEASE_BYTES = 4096
+MAX_TIME_S = 1e12
 LEASE_STALE_S = 120.0
 """A holder needs a lease for a few Slurm commands only; clocks may differ by some seconds."""
 REFRESH_S = 30.0
@@ -34,7 +37,7 @@ class LeaseBusy(OpsctlError):
 class LeaseHolder:
     host: str
     """The host name with the namespace of process ids."""
-    pid: int
+    pid: Annotated[int, range(1, 1 << 31)]
     started: int
     at: float
 
@@ -96,6 +99,23 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
         yield held
     finally:
         _give_back(lock, mine)
+
+
+@contextlib.contextmanager
+def lease_if_possible(
+    directory: Path, clock: Clock, *, wait: float, warn: Callable[[str], None]
+) -> Iterator[HeldLease | None]:
+    """Hold the lease of `directory`, or go on without: on a full disk, two writers at once are better than none.
+
+    Raises LeaseBusy as `lease` does.
+    """
+    with contextlib.ExitStack() as stack:
+        held = None
+        try:
+            held = stack.enter_context(lease(directory, clock, wait=wait))
+        except RunDirError as error:
+            warn(f"without a lease: {error.message}")
+        yield held
 
 
 @contextlib.contextmanager
@@ -221,13 +241,7 @@ def _give_back(lock: Path, mine: Path) -> None:
 def _read(path: Path) -> LeaseHolder | None:
     """Return the holder of a lease; None if the lease is missing, empty, truncated or of another form."""
     try:
-        fields = read_json(path, MAX_LEASE_BYTES)
+        holder = decode(LeaseHolder, read_json(path, MAX_LEASE_BYTES))
     except (OSError, ValueError):
         return None
-    if not isinstance(fields, dict) or set(fields) != {"host", "pid", "started", "at"}:
-        return None
-    host, pid, started, at = (fields[name] for name in ("host", "pid", "started", "at"))
-    is_sound = isinstance(host, str) and type(pid) is int and type(started) is int and type(at) in (int, float)
-    if not is_sound or not 0 < pid < 1 << 31 or not abs(at) < 1e12:
-        return None
-    return LeaseHolder(host=host, pid=pid, started=started, at=at)
+    return holder if abs(holder.at) < MAX_TIME_S else None

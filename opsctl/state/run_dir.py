@@ -14,6 +14,7 @@ from pathlib import Path
 from opsctl.base.errors import InputError, RunDirError, cannot_read, writing
 from opsctl.settings.field_types import NAME, check_name
 from opsctl.state.files import (
+    Below,
     is_directory,
     is_regular,
     list_names,
@@ -81,48 +82,19 @@ class Attempt:
         """Whether the task was started again since."""
         return self.successor.path.is_dir()
 
-    @property
-    def start(self) -> Path:
-        return self.path / "start.json"
-
-    @property
-    def end(self) -> Path:
-        """The last file to be written. An attempt without end.json is not finalized."""
-        return self.path / "end.json"
-
-    @property
-    def stop_request(self) -> Path:
-        return self.path / "stop-request"
-
-    @property
-    def stop_reason(self) -> Path:
-        return self.path / "stop-reason.json"
-
-    @property
-    def finished(self) -> Path:
-        """The file with which a trainer says that the training is over."""
-        return self.path / "finished"
-
-    @property
-    def deadline(self) -> Path:
-        return self.path / "deadline"
-
-    @property
-    def body_exit(self) -> Path:
-        """The exit code of the body, written by the guard."""
-        return self.path / "body-exit"
-
-    @property
-    def stacks_request(self) -> Path:
-        return self.path / "stacks-request"
-
-    @property
-    def step_times(self) -> Path:
-        return self.path / "step-times"
-
-    @property
-    def repro(self) -> Path:
-        return self.path / "repro"
+    start = Below("start.json")
+    end = Below("end.json")
+    """The last file to be written. An attempt without end.json is not finalized."""
+    stop_request = Below("stop-request")
+    stop_reason = Below("stop-reason.json")
+    finished = Below("finished")
+    """The file with which a trainer says that the training is over."""
+    deadline = Below("deadline")
+    body_exit = Below("body-exit")
+    """The exit code of the body, written by the guard."""
+    stacks_request = Below("stacks-request")
+    step_times = Below("step-times")
+    repro = Below("repro")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,58 +107,20 @@ class RunDir:
     def name(self) -> str:
         return self.path.name
 
-    @property
-    def config(self) -> Path:
-        return self.path / "train.toml"
-
-    @property
-    def trainer_config(self) -> Path:
-        return self.path / "trainer.json"
-
-    @property
-    def wrapper(self) -> Path:
-        return self.path / "wrapper.slurm"
-
-    @property
-    def body(self) -> Path:
-        return self.path / "body.sh"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal"
-
-    @property
-    def switches(self) -> Path:
-        return self.path / "switches"
-
-    @property
-    def requests(self) -> Path:
-        return self.path / "requests"
-
-    @property
-    def heartbeat(self) -> Path:
-        return self.path / "heartbeat"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def main_log(self) -> Path:
-        return self.logs / "main_log.txt"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def mlflow_run(self) -> Path:
-        """The id of the train's run in MLflow, written by the trainer."""
-        return self.path / "mlflow-run-id"
-
-    @property
-    def revisions(self) -> Path:
-        return self.path / "revisions"
+    config = Below("train.toml")
+    trainer_config = Below("trainer.json")
+    wrapper = Below("wrapper.slurm")
+    body = Below("body.sh")
+    journal = Below("journal")
+    switches = Below("switches")
+    requests = Below("requests")
+    heartbeat = Below("heartbeat")
+    logs = Below("logs")
+    main_log = Below("logs/main_log.txt")
+    checkpoints = Below("checkpoints")
+    mlflow_run = Below("mlflow-run-id")
+    """The id of the train's run in MLflow, written by the trainer."""
+    revisions = Below("revisions")
 
     def attempt(self, name: str) -> Attempt:
         return Attempt(self.path / "attempts" / name)

@@ -9,7 +9,7 @@ from typing import Self
 
 from opsctl.base.errors import writing
 from opsctl.host.system import user_name
-from opsctl.state.files import make_directories, write_atomic
+from opsctl.state.files import Below, make_directories, write_atomic
 
 OWNED = ("alerts", "nodes", "cron")
 
@@ -25,29 +25,15 @@ class SiteDir:
         """Return the site directory of the trains below `root`."""
         return cls(root / ".site")
 
-    @property
-    def alerts(self) -> Path:
-        """Delivered alerts, the outbox, and silences."""
-        return self.path / "alerts"
-
-    @property
-    def nodes(self) -> Path:
-        return self.path / "nodes"
-
-    @property
-    def cron(self) -> Path:
-        """Runs of cron entries and their output."""
-        return self.path / "cron"
-
-    @property
-    def logs(self) -> Path:
-        """The debug logs, one per host and user."""
-        return self.path / "logs"
-
-    @property
-    def last_tick(self) -> Path:
-        """Time of the last cron tick, in seconds since the epoch, as text."""
-        return self.cron / "last-tick"
+    alerts = Below("alerts")
+    """Delivered alerts, the outbox, and silences."""
+    nodes = Below("nodes")
+    cron = Below("cron")
+    """Runs of cron entries and their output."""
+    logs = Below("logs")
+    """The debug logs, one per host and user."""
+    last_tick = Below("cron/last-tick")
+    """Time of the last cron tick, in seconds since the epoch, as text."""
 
     def find_problem(self, owner: str = "") -> str:
         """Return why this directory is not trusted; empty for a trusted one, and for a missing one.

@@ -92,20 +92,16 @@ class CronDaemon:
             )
 
     def _is_ours(self) -> bool:
-        try:
-            wanted = read_selected(self.cron.place)
-        except (OSError, ValueError):
-            return True
-        return wanted is not None and wanted.process == own_process()
+        wanted = read_selected(self.cron.place)
+        return wanted is not None and (not wanted.driver or wanted.process == own_process())
 
 
 def alive(cron: CronContext) -> SelectedDriver | None:
     """Return the selected driver; None if there is none or the driver is a dead daemon."""
-    try:
-        wanted = read_selected(cron.place)
-    except (OSError, ValueError):
+    wanted = read_selected(cron.place)
+    if wanted is None or not wanted.driver:
         return None
-    if wanted is None or wanted.driver != NAME:
+    if wanted.driver != NAME:
         return wanted
     if wanted.process:
         return wanted if wanted.process.is_alive else None

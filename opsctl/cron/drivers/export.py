@@ -60,11 +60,7 @@ FORMATS: dict[str, Callable[[Sequence[str], CronSettings], str]] = {
 
 def expect(cron: CronContext) -> None:
     """Select the export driver unless another driver is selected. Raises RunDirError."""
-    try:
-        is_known = read_selected(cron.place) is not None
-    except (OSError, ValueError):
-        is_known = True
-    if not is_known:
+    if read_selected(cron.place) is None:
         write_selected(cron.place, SelectedDriver(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
 
 

@@ -4,15 +4,15 @@ There is at most one successor, known by its comment. Two ticks never run at onc
 `singleton`. The tick itself, every `opsctl` command and the guard all do the same: make sure that one successor exists.
 """
 
-import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.base.errors import OpsctlError, RunDirError, SlurmError, Unreachable
+from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
 from opsctl.base.model import Job, JobState
 from opsctl.base.ports import Runner
 from opsctl.cron.cron_context import CronContext
@@ -22,7 +22,7 @@ from opsctl.launch.render import render
 from opsctl.settings.loader import SlurmDefaults
 from opsctl.slurm.commands import Slurm, submit_script
 from opsctl.state.journal import actor
-from opsctl.state.lease import lease
+from opsctl.state.lease import HeldLease, lease_if_possible
 
 log = logging.getLogger(__name__)
 NAME = "slurm"
@@ -146,13 +146,10 @@ class SlurmDriver:
             return ""
         last = place.last_tick()
         since = f"no tick since {last:%Y-%m-%d %H:%M} UTC" if last else "no tick ever came"
-        try:
-            selected = read_selected(place)
-        except (OSError, ValueError):
-            selected = None
+        selected = read_selected(place)
         if selected and selected.driver == EXPORT:
             return f"cron: {since}: does the scheduler of {selected.host} still have the line of `opsctl cron export`?"
-        if selected and selected.driver != NAME:
+        if selected and selected.driver not in {"", NAME}:
             return f"cron: {since}: opsctl cron start {selected.driver} brings it back"
         before = {job.id for job in self.jobs()}
         job = self.ensure(after=now)
@@ -179,11 +176,8 @@ class SlurmDriver:
 
     def _is_selected(self) -> bool:
         """Return whether this driver is selected; an unreadable file counts as selected, so that ticks go on."""
-        try:
-            selected = read_selected(self.cron.place)
-        except (OSError, ValueError):
-            return True
-        return selected is not None and selected.driver == NAME
+        selected = read_selected(self.cron.place)
+        return selected is not None and selected.driver in {"", NAME}
 
     def _submit(self, slot: datetime) -> str:
         begin = f"--begin=uts{slot.timestamp():.0f}"  # since the epoch, which knows no summer time
@@ -223,11 +217,5 @@ class SlurmDriver:
         }
         return [f"{key}={value}" for key, value in options.items() if value] + ["--no-requeue", *settings.extra]
 
-    @contextlib.contextmanager
-    def _lease(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(lease(self.cron.place.driver, self.cron.clock, wait=20))
-            except RunDirError as error:
-                log.warning("without a lease: %s", error.message)
-            yield
+    def _lease(self) -> AbstractContextManager[HeldLease | None]:
+        return lease_if_possible(self.cron.place.driver, self.cron.clock, wait=20, warn=log.warning)

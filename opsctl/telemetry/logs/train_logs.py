@@ -1,11 +1,10 @@
 """The logs of one train: main_log with pulse.log, or the logs of the ranks of one attempt."""
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.state.files import open_regular
+from opsctl.state.files import read_range
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail
@@ -51,9 +50,9 @@ class TrainLog:
 def read_around(log: Path, at: int) -> list[bytes]:
     """Return the lines of a log around the offset `at`. Raises RunDirError, OSError."""
     start = max(0, at - AROUND_BYTES)
-    with os.fdopen(open_regular(log), "rb") as file:
-        above = os.pread(file.fileno(), at - start, start).split(b"\n")
-        return [*above[-LINES_AROUND:-1], *os.pread(file.fileno(), AROUND_BYTES, at).split(b"\n")[:LINES_AROUND]]
+    data = read_range(log, start, at - start + AROUND_BYTES)[0]
+    above, below = data[: at - start].split(b"\n"), data[at - start :].split(b"\n")
+    return [*above[-LINES_AROUND:-1], *below[:LINES_AROUND]]
 
 
 def _begin(path: Path, lines: int | None) -> GrowingFile:
