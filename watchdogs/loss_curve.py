@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.watchdogs.loss_level import DEVIATION, LevelState, add_loss, raise_level, roll_back
 
 WINDOW = 100

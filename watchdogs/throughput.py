@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.settings.loader import TrainSettings
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.trainer.contract import read_heartbeat
 from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance
 from opsctl.watchdogs.new_lines import LogPlace, new_iterations, why_idle

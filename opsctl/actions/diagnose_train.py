@@ -7,11 +7,11 @@ from opsctl.base.errors import InputError, Unreachable
 from opsctl.base.model import JobState
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
-from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
+from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_outcome, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.cause import STATE_BY_OUTCOME, explain_by_outcome, load_attempt_logs, read_stop_request_text
+from opsctl.guard.cause import STATE_BY_OUTCOME, load_attempt_logs, read_stop_request_text
 from opsctl.guard.dossier import gather_evidence
 from opsctl.guard.end_record import Outcome, read_end
 from opsctl.guard.node_evidence import add_node_history

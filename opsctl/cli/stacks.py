@@ -20,7 +20,7 @@ from opsctl.cli.output import app_and_json, optional_train, print_json, print_te
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
 from opsctl.diagnosis.nccl_debug import MORE_OUTPUT, NcclSummary, read_nccl_debug, render_nccl
-from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
+from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.diagnosis.stack_dumps import (
@@ -28,7 +28,6 @@ from opsctl.diagnosis.stack_dumps import (
     Stack,
     add_processes,
     group_stacks,
-    has_silent_ranks,
     render_stacks,
 )
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
@@ -136,8 +135,8 @@ def _inspect(
         with suppress(OSError):  # a run directory of another user is not written to
             listing.save(target)
     answers = request_stacks.collect_answers(target, listing.text)
-    if not py_spy and has_silent_ranks(answers, ranks):
-        listing = list_ranks(attempt.name, nodes, NodeView(app).fanout())
+    if not py_spy and (len(answers) < ranks or any(stack.is_silent for stack in answers)):
+        listing = dump_stacks("", attempt.name, nodes, NodeView(app).fanout())
     processes = parse_stacks(listing.text.encode())
     return add_processes(answers, processes, ranks=ranks, is_complete=listing.is_complete), listing
 

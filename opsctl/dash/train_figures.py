@@ -13,7 +13,7 @@ from opsctl.dash.sparklines import Sparkline, draw_sparkline
 from opsctl.dash.train_headline import name_holder
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.journal import TrainHistory
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.run_progress import Progress
 
 RECENT_LINES = 20

@@ -1,6 +1,5 @@
 """Diagnose an attempt from its logs and from the reported exit reason."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +13,9 @@ from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, find_survived, scan
 from opsctl.diagnosis.speakers import speaker_of_file, split
-from opsctl.state.files import is_regular, open_regular
+from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.logs.log_lines import blank_own_lines
-from opsctl.telemetry.progress.last_lines import read_last_lines
+from opsctl.telemetry.progress.last_lines import read_last_lines, read_part
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
 RANK_LOG_TAIL_BYTES = 4 << 20
@@ -104,15 +102,7 @@ def _find_suspicious_lines(log: Path, begin: int, end: int | None, *, falls_back
 
     `begin` and `end` are the offsets of the attempt in the log. Raises nothing.
     """
-    try:
-        with os.fdopen(open_regular(log), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            begin = begin if begin <= size else 0
-            end = size if end is None or not begin <= end <= size else end
-            start = max(begin, end - SUSPICIOUS_TAIL_BYTES)
-            data = blank_own_lines(os.pread(file.fileno(), end - start, start))
-    except OSError:
-        return ()
+    data = read_part(log, begin, end, SUSPICIOUS_TAIL_BYTES)
     lines = [line for line in map(_clean, re.split(rb"[\r\n]+", data)) if line]
     scores = {line: score for line in dict.fromkeys(lines) if (score := _score(line)) > 0}
     if not scores:

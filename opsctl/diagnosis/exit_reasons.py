@@ -38,13 +38,19 @@ def explain_by_slurm(state: JobState) -> ExitReason | None:
     return _explain("slurm", state) if state in _table()["slurm"] else None
 
 
+def explain_by_outcome(outcome: str) -> ExitReason | None:
+    """Return what an outcome itself says: with exit code 0, the attempt ended as the trainer or a person planned."""
+    return _explain("outcome", outcome) if outcome in _table()["outcome"] else None
+
+
 def _explain(reporter: str, reason: str, more: str = "") -> ExitReason:
     row = _table()[reporter][reason]
     return ExitReason(
         kind=CauseKind(row["kind"]),
         says=row["says"] + more,
         is_final=reporter == "trainer",
-        advice=_table()["advice"].get(row["kind"], ""),
+        advice=_table()["advice"].get(row["kind"], "") if reporter != "outcome" else "",
+        yields_to=Weight[row.get("yields_to", "cause").upper()],
     )
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from opsctl.diagnosis.causes import CauseKind, Scope, Weight, causes
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.diagnosis.speakers import speaker_of_file
+from opsctl.diagnosis.speakers import find_homes
 from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
 from opsctl.state.run_dir import RunDir
 
@@ -34,7 +33,7 @@ def diagnose_hang(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Dia
     hang = judge_hang(
         collect_answers(paths[-1]) if paths else [],
         ranks=attempt_logs.ranks,
-        homes=_find_homes(run.attempt_logs(attempt_logs.attempt)),
+        homes=find_homes(run.attempt_logs(attempt_logs.attempt)),
     )
     diagnosis = diagnose_attempt(run, replace(attempt_logs, exit_reason=None), before=before)
     is_cause = any(cause.name == diagnosis.cause and cause.weight is Weight.CAUSE for cause in causes())
@@ -84,9 +83,3 @@ def _find_odd_stacks(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, st
     missing = [] if None in answered else [rank for rank in range(ranks) if rank not in answered]
     silent = {stack.rank: stack for stack in stacks if stack.is_silent}
     return [*elsewhere, *(silent.get(rank) or Stack(node=homes.get(rank, ""), rank=rank) for rank in missing)]
-
-
-def _find_homes(logs: Path) -> dict[int, str]:
-    """Return the node by rank, from the file names of the ranks' logs."""
-    speakers = [speaker_of_file(path.name) for path in logs.glob("*.log")]
-    return {speaker.rank: speaker.node for speaker in speakers if speaker.rank is not None}

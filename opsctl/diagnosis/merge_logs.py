@@ -4,9 +4,9 @@ All ranks start together and write many equal lines at the same moment. The offs
 difference between its times and the other nodes' times of these lines.
 """
 
+import math
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -15,12 +15,11 @@ from opsctl.diagnosis.excerpt import find_time
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.state.files import read_range
-from opsctl.telemetry.logs.log_lines import time_of
+from opsctl.telemetry.progress.log_reader import STAMP, STAMP_SEARCH_BYTES, parse_stamp
 
 HEAD_BYTES = 64 << 10
 """Bytes at the start of a log from which clock offsets are estimated."""
 _VARIES = re.compile(rb"\d+")
-_FRACTION = re.compile(rb"\d\d:\d\d:\d\d[.,](\d{1,6})")
 
 
 def merge_in_order(logs: Sequence[Sequence[LogEvent]], paths: Sequence[Path]) -> list[LogEvent]:
@@ -75,12 +74,6 @@ def _read_first_times(path: Path) -> dict[bytes, float]:
 
 
 def _parse_seconds(line: bytes) -> float | None:
-    text = time_of(line)
-    if text is None:
-        return None
-    try:
-        whole = datetime.fromisoformat(text.decode()).timestamp()
-    except ValueError:
-        return None
-    fraction = _FRACTION.search(line)
-    return whole + (float(b"0." + fraction[1]) if fraction else 0.0)
+    match = STAMP.search(line, 0, STAMP_SEARCH_BYTES)
+    seconds = parse_stamp(match[0]) if match else math.nan
+    return None if math.isnan(seconds) else seconds

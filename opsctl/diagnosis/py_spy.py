@@ -44,8 +44,8 @@ class PySpyDump:
 def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout, *, native: bool = False) -> PySpyDump:
     """List the processes of the ranks of `attempt`, with their stacks by py-spy (`program`, or AUTO). Raises nothing.
 
-    Empty `program`: no stacks. `native` adds the C frames, for which py-spy stops each rank; without `native` no rank
-    is stopped.
+    Empty `program`: no stacks, which needs no py-spy. `native` adds the C frames, for which py-spy stops each rank;
+    without `native` no rank is stopped.
     """
     mode = "--native" if native else "--nonblocking"
     beside = str(Path(sys.executable).parent / "py-spy")
@@ -66,11 +66,6 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
         may_answer=bool(views) and all(view and view[4] and "0" in (view[2], view[3]) for view in views),
         reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
-
-
-def list_ranks(attempt: str, nodes: Sequence[str], fanout: Fanout) -> PySpyDump:
-    """Return the processes of the ranks with their states, without a stack. Needs no py-spy. Raises nothing."""
-    return dump_stacks("", attempt, nodes, fanout)
 
 
 def _explain(group: AnswerGroup) -> str:

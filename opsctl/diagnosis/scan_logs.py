@@ -16,7 +16,7 @@ from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Weight, causes, classify
 from opsctl.diagnosis.last_start import HEAD_BYTES, find_last_process, find_last_start
 from opsctl.diagnosis.progress_marks import LastProgress, find_advance
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
-from opsctl.state.files import open_regular
+from opsctl.state.files import open_regular, read_range
 from opsctl.telemetry.logs.log_lines import PREFIX, blank_own_lines
 
 CHUNK_BYTES = 4 << 20
@@ -113,9 +113,9 @@ def find_survived(path: Path, attempts: Iterable[tuple[int, int]], pattern: str 
     Such a line is no cause: a warning of the start, or a retry. Raises nothing.
     """
     shapes: set[bytes] = set()
-    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+    with suppress(OSError):
         for begin, end in attempts:
-            data = blank_own_lines(os.pread(file.fileno(), max(0, min(end - begin, MAX_EARLIER_BYTES)), begin))
+            data = blank_own_lines(read_range(path, begin, max(0, min(end - begin, MAX_EARLIER_BYTES)))[0])
             lines = select_lines(data[: find_advance(data, pattern)])
             shapes |= {_find_shape(split(line)[1]) for _, line in lines}
     return frozenset(shapes)

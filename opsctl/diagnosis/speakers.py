@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from opsctl.base.tables import read_byte_patterns
 from opsctl.telemetry.logs.log_lines import LogLine, read_line
@@ -42,6 +43,12 @@ def speaker_of_file(name: str) -> Speaker:
     if match["host"]:
         return Speaker(node=match["host"])
     return Speaker(node=match["node"], rank=int(match["rank"]))
+
+
+def find_homes(logs: Path) -> dict[int, str]:
+    """Return the node by rank, from the file names of the ranks' logs."""
+    speakers = [speaker_of_file(path.name) for path in logs.glob("*.log")]
+    return {speaker.rank: speaker.node for speaker in speakers if speaker.rank is not None}
 
 
 def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes]:

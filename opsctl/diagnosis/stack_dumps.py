@@ -191,10 +191,6 @@ def find_missing_ranks(stacks: Iterable[Stack], ranks: int) -> list[int]:
     return [] if None in known else [rank for rank in range(ranks) if rank not in known]
 
 
-def has_silent_ranks(stacks: Sequence[Stack], ranks: int) -> bool:
-    return len(stacks) < ranks or any(stack.is_silent for stack in stacks)
-
-
 def add_processes(stacks: Iterable[Stack], processes: Iterable[Stack], *, ranks: int, is_complete: bool) -> list[Stack]:
     """Add the states of the ranks' processes, and the ranks without a stack.
 

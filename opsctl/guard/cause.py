@@ -14,9 +14,9 @@ from opsctl.base.errors import ConfigError, OpsctlError, Unreachable
 from opsctl.base.model import JobState, Node
 from opsctl.base.nodesets import fold
 from opsctl.diagnosis.blame import Accusation, Ruling, judge_accusation, may_exclude
-from opsctl.diagnosis.causes import CauseKind, Weight
+from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
-from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
+from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_outcome, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.attempt_record import find_next_start, read_start
@@ -42,12 +42,6 @@ STATE_BY_OUTCOME = {
     Outcome.PREEMPTED: JobState.PREEMPTED,
 }
 """Slurm's state for outcomes that were decided by this state."""
-_PLANNED = {
-    Outcome.EXITED: (CauseKind.NONE, "the body exited with 0, and the training is to go on"),
-    Outcome.DEADLINE: (CauseKind.TIME_LIMIT, "the trainer exited with 0 before the time limit"),
-    Outcome.STOPPED: (CauseKind.SWITCH, "the trainer stopped on request"),
-}
-"""What an outcome with exit code 0 says about its cause. An error in the logs outweighs this."""
 LOST_NODE = "node-failure"
 """The cause that Slurm's word and our own step have in common."""
 CROWD_WINDOW, MIN_CROWD = timedelta(minutes=10), 3
@@ -245,14 +239,6 @@ def _diagnose(
     find_cause = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
     logs = load_attempt_logs(run, attempt.name, started, exit_reason)
     return complete(find_cause(run, logs, before=recall_diagnosis(previous) if previous else None))
-
-
-def explain_by_outcome(outcome: Outcome) -> ExitReason | None:
-    """Return the reason that an outcome itself states: the attempt ended as the trainer or a person planned."""
-    if outcome not in _PLANNED:
-        return None
-    kind, says = _PLANNED[outcome]
-    return ExitReason(kind=kind, says=says, is_final=False, yields_to=Weight.ERROR)
 
 
 def read_stop_request_text(attempt: Attempt) -> str:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from opsctl.base.ports import Clock
+from opsctl.diagnosis.speakers import find_homes
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
 from opsctl.guard.stop_request import StopKind
@@ -95,13 +96,9 @@ class QuietRanks:
 
     def _name(self, ranks: Sequence[int]) -> str:
         """Return the ranks with their nodes, which are known by the names of the ranks' logs."""
-        names = [self._name_rank(rank) for rank in ranks[:MAX_NAMED]]
+        homes = find_homes(self.marks.parent)
+        names = [f"rank {rank}" + (f" on {homes[rank]}" if rank in homes else "") for rank in ranks[:MAX_NAMED]]
         return ", ".join(names) + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
-
-    def _name_rank(self, rank: int) -> str:
-        suffix = f"-{rank}.log"
-        path = next(self.marks.parent.glob(f"*{suffix}"), None)
-        return f"rank {rank} on {path.name.removesuffix(suffix)}" if path else f"rank {rank}"
 
     def _note_growth(self) -> None:
         try:

@@ -12,7 +12,7 @@ from statistics import median
 from opsctl.nodes.slow_nodes import NodeSpeed
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.step_pace import find_missing_steps, log_interval
 
@@ -235,6 +235,7 @@ def add_up(
         if spans_of[number] or _is_inside(attempt.span, window)
     ]
     last = summary.last or Iteration(step=0)
+    curves = {name: points for name, curve in summary.curves.items() if (points := curve.points())}
     highest_steps = [max(part.steps) for part in parts if len(part)]
     step_seconds = [
         step_s for step_s in chain.from_iterable(part.step_seconds for part in parts) if 0 < step_s < math.inf
@@ -252,9 +253,9 @@ def add_up(
         tokens=last.tokens,
         samples=last.consumed_samples,
         step_s=median(step_seconds) if step_seconds else None,
-        tflops=median(summary.tflops.values) if summary.tflops.values else None,
+        tflops=median(point.mean for point in curves["tflops"]) if "tflops" in curves else None,
         loss=summary.loss.points(),
-        curves={name: curve.points() for name, curve in summary.curves.items()},
+        curves=curves,
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
         restarts=len({span.before for span in spans if span.bucket is Bucket.RESTART}),

@@ -26,7 +26,8 @@ from opsctl.cli.output import complete_trains
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import currency_option, needed, recompute_option, size_options, takes_shape
 from opsctl.state.journal import replay
-from opsctl.telemetry.progress.iteration_lines import Iteration, recent_iterations
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.step_pace import measure_waits, median_step_s
 
 if TYPE_CHECKING:

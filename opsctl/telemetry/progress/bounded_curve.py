@@ -1,4 +1,4 @@
-"""Summaries of millions of values in bounded memory: a curve of 300 bins and a sample of 4096 values."""
+"""A curve of millions of values in bounded memory: 300 bins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 MAX_BINS = 300
-MAX_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +79,3 @@ class BoundedCurve:
         return tuple(
             Point(step=bin_.last_step, mean=bin_.total / bin_.count, low=bin_.low, high=bin_.high) for bin_ in bins
         )
-
-
-@dataclass(slots=True)
-class ValueSample:
-    """An even sample of many values, at most MAX_SAMPLES."""
-
-    values: list[float] = field(default_factory=list)
-    _every: int = 1
-    _offered: int = 0
-
-    def is_next(self) -> bool:
-        """Whether the next value belongs to the sample. Call once for every value, and add the value if True."""
-        self._offered += 1
-        return (self._offered - 1) % self._every == 0
-
-    def add(self, value: float) -> None:
-        if math.isfinite(value):
-            self.values.append(value)
-            if len(self.values) >= MAX_SAMPLES:
-                self.values = self.values[::2]
-                self._every *= 2

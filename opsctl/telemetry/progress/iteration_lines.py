@@ -10,8 +10,6 @@ from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.step_reader import iterate_steps
 
-__all__ = ["Iteration", "last_iteration", "read_window", "recent_iterations", "sampled", "tail"]
-
 MAX_SEARCHED_BYTES = 64 << 20
 """Searched for the newest step. A trainer that logs more between two lines logs no steps."""
 MAX_READ_BYTES = 4 << 20

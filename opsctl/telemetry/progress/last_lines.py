@@ -1,13 +1,12 @@
 """What the last lines of an attempt say about the end of the training, by the patterns of log_events.toml."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.base.tables import read_patterns
-from opsctl.state.files import open_regular
+from opsctl.state.files import read_range, read_size_bytes
 from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.log_events import ProgressEventKind, parse_event
 from opsctl.telemetry.progress.log_formats import formats_for
@@ -39,32 +38,30 @@ class LastLines:
 
 def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: str = "") -> LastLines:
     """Return what a log says at its end, between two offsets. Raises nothing."""
-    return parse_last_lines(_read_part(log, begin, end, MAX_READ_BYTES), pattern)
+    return parse_last_lines(read_part(log, begin, end, MAX_READ_BYTES).decode(errors="replace"), pattern)
 
 
 def read_end(log: Path, begin: int, end: int | None = None) -> list[str]:
     """Return the last lines of a log between two offsets, within MAX_END_BYTES. Raises nothing."""
-    return re.split(r"[\r\n]+", _read_part(log, begin, end, MAX_END_BYTES))
+    return re.split(r"[\r\n]+", read_part(log, begin, end, MAX_END_BYTES).decode(errors="replace"))
 
 
-def _read_part(log: Path, begin: int, end: int | None, max_bytes: int) -> str:
-    """Return the end of a part of a log, `max_bytes` at most; empty if the log cannot be read. `end` None: all."""
+def read_part(log: Path, begin: int, end: int | None, max_bytes: int) -> bytes:
+    """Return the end of a part of a log, `max_bytes` at most, without what opsctl says; empty if it cannot be read."""
+    size = read_size_bytes(log)
+    end = size if end is None else min(end, size)
+    start = max(begin if begin <= size else 0, end - max_bytes)  # beyond the end: another log has replaced this log
     try:
-        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            end = size if end is None else min(end, size)
-            start = max(begin, end - max_bytes)
-            part = os.pread(file.fileno(), max(0, end - start), start)
-            return blank_own_lines(part).decode(errors="replace")
+        return blank_own_lines(read_range(log, start, max(0, end - start))[0])
     except OSError:
-        return ""
+        return b""
 
 
 def find_usage(log: Path, begin: int, end: int | None = None) -> str:
     """Return the first line of a help text at the beginning of an attempt's log; empty without one. Raises nothing."""
     head_end = begin + MAX_READ_BYTES
-    text = _read_part(log, begin, head_end if end is None else min(end, head_end), MAX_READ_BYTES)
-    match = PATTERNS["usage"].search(text)
+    head = read_part(log, begin, head_end if end is None else min(end, head_end), MAX_READ_BYTES)
+    match = PATTERNS["usage"].search(head.decode(errors="replace"))
     return " ".join(match[1].split())[:MAX_LINE_CHARS] if match else ""
 
 

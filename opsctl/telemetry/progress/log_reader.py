@@ -16,9 +16,13 @@ MAX_LINE_BYTES = 64 << 10
 """A longer line is a dump of data, and is cut."""
 GAP_SEARCH_BYTES = 4096
 """Between two iteration lines, only the first and the last bytes are searched for times."""
+STAMP_SEARCH_BYTES = 200
+"""A time stands near the beginning of its line."""
 MIN_STAMP_BYTES = 19
 """`2026-03-01 12:00:59`; a longer time has fractions of a second."""
 MAX_BATCH = 10**15
+SAMPLES_A_BIN = 8
+"""Lines of a bin of the loss curve whose figures that change slowly are read."""
 
 STAMP = re.compile(rb"20\d\d-[01]\d-[0-3]\d[ T][0-2]\d:[0-5]\d:[0-5]\d(?:[.,]\d{1,6})?")
 _PATTERNS = read_byte_patterns("telemetry/progress/log_lines.toml", "megatron")
@@ -88,7 +92,8 @@ class LogReader:
         self._end_part()
         while self.cuts is not None and len(self.summary.parts) <= len(self.cuts):
             self.summary.parts.append(LogPart())
-        self.summary.last = parse_megatron(self.last_line.decode(errors="replace")) if self.last_line else None
+        if self.last_line:
+            self.summary.last = parse_megatron(self.last_line.decode(errors="replace"))
         return self.summary
 
     def _end_part(self) -> None:
@@ -200,6 +205,9 @@ class LogReader:
             return  # the line was logged twice
         earliest, latest = self._stamp_iteration(line, head)
         step_s = _parse_step_s(line)
+        width = self.summary.loss.width
+        if SAMPLES_A_BIN * step // width != SAMPLES_A_BIN * self.step // width:
+            self._sample_figures(line, step)
         self._add(step, step_s, (earliest, latest), _parse_value(line, b"global batch size:"))
         self._take_figures(line, step)
         self.tail, self.needs_latest = b"", math.isnan(latest)
@@ -240,15 +248,12 @@ class LogReader:
             summary.loss.add(step, _parse_until_bar(line, at + len(b"loss:")))
         if (at := line.find(b"grad norm:")) >= 0:  # of every line: spikes matter
             summary.add_figure("grad_norm", step, _parse_until_bar(line, at + len(b"grad norm:")))
-        if summary.tflops.is_next():
-            self._sample_figures(line, step)
 
     def _sample_figures(self, line: bytes, step: int) -> None:
         """Add the figures that change slowly, of some lines."""
         tflops = _parse_value(line, b"TFLOPs:")
         if math.isnan(tflops):
             tflops = _parse_value(line, b"throughput per GPU (TFLOP/s/GPU):")
-        self.summary.tflops.add(tflops)
         figures = {
             "tflops": tflops,
             "lr": _parse_value(line, b"learning rate:"),

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from opsctl.telemetry.progress.bounded_curve import BoundedCurve, ValueSample
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.bounded_curve import BoundedCurve
+from opsctl.telemetry.progress.iteration import Iteration
 
 UNKNOWN = math.nan
 CURVES = ("grad_norm", "lr", "tokens_per_s", "samples_per_s", "tflops")
@@ -99,7 +99,6 @@ class LogSummary:
     loss: BoundedCurve = field(default_factory=BoundedCurve)
     curves: dict[str, BoundedCurve] = field(default_factory=dict)
     """Further figures over the steps, by the name of their field in Iteration; without figures that the log lacks."""
-    tflops: ValueSample = field(default_factory=ValueSample)
     first: Iteration | None = None
     last: Iteration | None = None
 
@@ -115,8 +114,6 @@ class LogSummary:
             value = getattr(iteration, name)
             if value is not None:
                 self.add_figure(name, iteration.step, value)
-        if self.tflops.is_next():
-            self.tflops.add(iteration.tflops if iteration.tflops is not None else UNKNOWN)
 
     def add_figure(self, name: str, step: int, value: float) -> None:
         if name not in self.curves:

@@ -15,20 +15,16 @@ from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEventKind
 from opsctl.telemetry.progress.log_formats import MEGATRON, LineFormat, formats_for
-from opsctl.telemetry.progress.log_reader import MIN_STAMP_BYTES, STAMP, LogReader, parse_float, parse_stamp
+from opsctl.telemetry.progress.log_reader import MIN_STAMP_BYTES, STAMP, STAMP_SEARCH_BYTES, LogReader, parse_stamp
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogSummary
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.telemetry.progress.tracker_log import is_tracker_path, read_tracker_log
-
-__all__ = ["parse_float", "parse_stamp", "read_summary"]
 
 DIRECTORY_HINT = "--log takes the log itself, or a directory with TensorBoard files or offline runs of W&B"
 CHUNK_BYTES = 4 << 20
 SAMPLED_PLACES = 8
 SAMPLE_BYTES = 256 << 10
 HEAD_BYTES = 1 << 20
-STAMP_SEARCH_BYTES = 200
-"""A time stands near the beginning of its line."""
 _US_STAMP = re.compile(rb"([01]\d)/([0-3]\d)/(20\d\d) ([0-2]\d:[0-5]\d:[0-5]\d)")
 """`05/11/2024 14:02:11`, month first, as Python programs of Hugging Face log."""
 _SAVES = frozenset({ProgressEventKind.SAVING, ProgressEventKind.SAVED})
@@ -47,15 +43,9 @@ class ForeignLogReader(LogReader):
         self.before: tuple[int, float] = (0, UNKNOWN)
         """Step and time of the step line before, in the same part."""
         self.is_restarting = False
-        self.last: Iteration | None = None
 
     def feed(self, data: bytes, offset: int) -> tuple[bytes, int]:
         return super().feed(data.replace(b"\r", b"\n"), offset)
-
-    def finish(self) -> LogSummary:
-        summary = super().finish()
-        summary.last = self.last
-        return summary
 
     def _end_part(self) -> None:
         pending = None if self.is_restarting else self.reader.rest()
@@ -117,7 +107,7 @@ class ForeignLogReader(LogReader):
         self._add(iteration.step, step_s, (self.head_earliest, self.head_latest), iteration.global_batch or 0)
         self.before = (iteration.step, self.head_latest)
         summary = self.summary
-        summary.first, self.last = summary.first or iteration, iteration
+        summary.first, summary.last = summary.first or iteration, iteration
         summary.take_figures(iteration)
 
     def _elapsed_step_s(self, step: int) -> float:

@@ -13,7 +13,8 @@ from opsctl.calc.time_left import Eta, time_left
 from opsctl.checkpoints.scan import FoundCheckpoint, describe_stepless, list_checkpoints_in
 from opsctl.state.files import is_regular, read_change_s, read_size_bytes
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.iteration_lines import sampled, tail
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.telemetry.progress.step_pace import median_of_known, median_step_s
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table, read_settings, read_step_pattern

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from opsctl.state.journal import TrainHistory
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_summary import LogPart, LogStep
 
 MAX_COMPLETE_INTERVALS = 10

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from opsctl.diagnosis.hang_cause import judge_hang
-from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
+from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.stack_dumps import GONE, NO_STACK, Frame, Stack, add_processes, parse, render_stacks
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout, Local
@@ -64,7 +64,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 
 def inspect(attempt: str, *answering: int, ranks: int) -> tuple[list[Stack], PySpyDump]:
     """Return the stacks of a hang in which `answering` ranks answered and the others did not."""
-    listing = list_ranks(attempt, ["n1"], HERE)
+    listing = dump_stacks("", attempt, ["n1"], HERE)
     answers = [Stack(node="n1", rank=rank, frames=WAITS) for rank in answering]
     processes = parse(listing.text.encode())
     return add_processes(answers, processes, ranks=ranks, is_complete=listing.is_complete), listing
@@ -142,17 +142,17 @@ def test_py_spy_is_proposed_only_where_permitted(ranks: Ranks, tmp_path: Path) -
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "py-spy").touch(mode=0o755)
     with_py_spy = SystemRunner(env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
-    listing = list_ranks(ranks.attempt, ["n1"], Fanout(shells=[Local(runner=with_py_spy, names=["n1"])]))
+    listing = dump_stacks("", ranks.attempt, ["n1"], Fanout(shells=[Local(runner=with_py_spy, names=["n1"])]))
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     is_permitted = os.getuid() == 0 or not scope.exists() or scope.read_text().strip() == "0"
     assert listing.may_answer is is_permitted
     without = SystemRunner(env={"PATH": "/usr/bin:/bin"})
-    assert not list_ranks(ranks.attempt, ["n1"], Fanout(shells=[Local(runner=without, names=["n1"])])).may_answer
+    assert not dump_stacks("", ranks.attempt, ["n1"], Fanout(shells=[Local(runner=without, names=["n1"])])).may_answer
 
 
 def test_rank_on_an_unreached_node_is_not_gone(ranks: Ranks) -> None:
     ranks.start(0)
-    listing = list_ranks(ranks.attempt, ["n1", "n2"], HERE)
+    listing = dump_stacks("", ranks.attempt, ["n1", "n2"], HERE)
     stacks = add_processes([], parse(listing.text.encode()), ranks=2, is_complete=listing.is_complete)
     assert [(stack.rank, stack.state) for stack in stacks] == [(0, "S")]
     assert render_stacks(stacks, ranks=2)[0] == "1 of 2 ranks did not answer: 1"

@@ -124,7 +124,7 @@ def test_steps_and_times_are_read(tmp_path: Path) -> None:
     assert (len(part), part.steps[0], part.steps[-1]) == (59, 1, 59)
     assert set(part.step_seconds[1:]) == {5.0}
     assert part.latest[1] - part.latest[0] == 5
-    assert summary.tflops.values
+    assert summary.curves["tflops"].points()
     assert summary.loss.points()[-1].mean == 2.5
 
 

@@ -27,7 +27,7 @@ def test_tensorboard_directory_is_a_run_with_a_restart():
 
 
 def test_tensor_of_one_float_is_read():
-    assert set(read_summary(CORPUS / "tensorboard").tflops.values) == {150.0}
+    assert {point.mean for point in read_summary(CORPUS / "tensorboard").curves["tflops"].points()} == {150.0}
 
 
 def test_report_of_tensorboard_counts_repeated_steps():
