@@ -16,6 +16,7 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job
 from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.checkpoints.scan import scan_directories
+from opsctl.diagnosis.request_stacks import request_by_file
 from opsctl.state.run_dir import Attempt
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration import Iteration
@@ -133,9 +134,7 @@ class Hang:
         target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
         ranks, lines, silent = train.config.world_size, [], []
         try:
-            hang_stacks.request_by_file(
-                attempt, target, ranks=ranks, timeout_s=watch.stacks_seconds, clock=context.clock
-            )
+            request_by_file(attempt, target, ranks=ranks, timeout_s=watch.stacks_seconds, clock=context.clock)
             dump = hang_stacks.list_processes(watch.py_spy, job, attempt, target, context.runner)
             silent = hang_stacks.find_silent(
                 target, job, dump, ranks=ranks, ranks_per_node=train.config.slurm.processes_per_node

@@ -10,14 +10,12 @@ from opsctl.base.model import Job
 from opsctl.base.nodesets import expand
 from opsctl.base.ports import Runner
 from opsctl.diagnosis.py_spy import FILE_NAME, PySpyDump, dump_stacks
-from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
+from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, STATES, Stack, parse, render_stacks
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.slurm.steps import InJob
 from opsctl.state.run_dir import Attempt
-
-__all__ = ["find_silent", "list_processes", "request_by_file", "summary"]
 
 MAX_LINES = 4
 

@@ -48,8 +48,7 @@ def find_shift(duty: DutyTable, at: datetime, zone_name: str) -> Shift:
     day = local.date() - timedelta(days=local.time() < handover)
     number = max(0, (day - first).days // duty.days)
     first_day = first + timedelta(days=number * duty.days)
-    begin = _combine(first_day, handover, zone)
-    end = _combine(first_day + timedelta(days=duty.days), handover, zone)
+    begin, end = (_place(datetime.combine(first_day + timedelta(days=days), handover), zone) for days in (0, duty.days))
     for override in duty.overrides:
         since, until = _local(override.since, zone), _local(override.until, zone)
         if local < since < end:
@@ -90,11 +89,8 @@ def is_in_force(silence: PlannedSilence, at: datetime, zone_name: str) -> bool:
 
 def _local(text: str, zone: ZoneInfo | None) -> datetime:
     moment = datetime.fromisoformat(text)
-    if moment.tzinfo:
-        return moment
+    return moment if moment.tzinfo else _place(moment, zone)
+
+
+def _place(moment: datetime, zone: ZoneInfo | None) -> datetime:
     return moment.replace(tzinfo=zone) if zone else moment.astimezone()
-
-
-def _combine(day: date, at: time, zone: ZoneInfo | None) -> datetime:
-    moment = datetime.combine(day, at, tzinfo=zone)
-    return moment if zone else moment.astimezone()

@@ -35,6 +35,10 @@ class OpenAlert:
     """Whether the summary names the train."""
     brief: str = ""
     """The summary for a place that names the train already."""
+    evidence: str = ""
+    """The first line that supports the finding."""
+    remedy: str = ""
+    """The command to type, or the action to take."""
 
     @property
     def is_loud(self) -> bool:
@@ -80,6 +84,8 @@ def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
         node=finding.node if finding else "",
         names_train=finding is not None and finding.names_train,
         brief=brief + note,
+        evidence=next(iter(finding.lines), "") if finding else "",
+        remedy=finding.remedy if finding else "",
     )
 
 

@@ -7,6 +7,7 @@ problem keeps coming back. UNKNOWN resolves nothing, and becomes a transition on
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
 from opsctl.base.findings import Finding, Level, Transition
@@ -142,10 +143,6 @@ def escalate(entry: LedgerEntry, now: datetime, rules: AlertSettings) -> tuple[L
     due = [step for step in steps[entry.escalated :] if now - entry.since >= timedelta(minutes=step.after_minutes)]
     if not due:
         return entry, None
-    number = entry.notified + 1
-    transition = Transition(id=f"{entry.incident}.{number}", finding=entry.finding, before=entry.level, at=now)
-    channels: dict[str, None] = {}
-    for step in due:
-        channels |= dict.fromkeys(step.channels)
-    change = AlertTransition(transition=transition, opened=entry.opened or now, to=tuple(channels))
-    return replace(entry, escalated=entry.escalated + len(due), notified=number), change
+    new_entry = replace(entry, escalated=entry.escalated + len(due), notified=entry.notified + 1)
+    channels = tuple(dict.fromkeys(chain.from_iterable(step.channels for step in due)))
+    return new_entry, replace(_make_transition(new_entry, entry.finding, before=entry, now=now), to=channels)

@@ -80,29 +80,38 @@ class SiteView:
         return tuple(card for card in self.trains if card.headline.tone is Tone.RED)
 
     @property
+    def needy_groups(self) -> tuple[AlertGroup, ...]:
+        """The alerts of the site, not of a train, that need a person now."""
+        groups = (group for group in self.alert_groups if group.level == "critical" and not group.trains)
+        return tuple(group for group in groups if any(alert.is_loud for alert in group.alerts))
+
+    @property
     def summary(self) -> str:
         """One sentence on what needs a person now, for the title and the top of the page."""
-        if not self.trains:
-            return "No trains yet"
-        if not self.needy:
+        names = [f"{card.name}, {card.state}{self._describe_age(card)}" for card in self.needy]
+        names += [group.title for group in self.needy_groups]
+        if not names:
             unknown = [card for card in self.trains if card.headline.tone is Tone.UNKNOWN]
-            return f"{len(unknown)} unknown" if unknown else "Nothing needs you now"
-        first = self.needy[0]
-        age = f" {format_age(self.made - first.headline.since)}" if first.headline.since else ""
-        more = f" and {len(self.needy) - 1} more" if len(self.needy) > 1 else ""
-        verb = "need" if len(self.needy) > 1 else "needs"
-        return f"{len(self.needy)} {verb} you now: {first.name}, {first.state}{age}{more}"
+            calm = "Nothing needs you now" if self.trains else "No trains yet"
+            return f"{len(unknown)} unknown" if unknown else calm
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"{len(names)} need{'s' * (len(names) == 1)} you now: {names[0]}{more}"
+
+    def _describe_age(self, card: TrainCard) -> str:
+        return f" {format_age(self.made - card.headline.since)}" if card.headline.since else ""
 
     @property
     def rest(self) -> str:
         """The other trains: `1 needs a decision (tr11: queued tasks run out) · 2 running`."""
         parts = []
-        if amber := [card for card in self.trains if card.headline.tone is Tone.AMBER]:
-            reasons = [f"{card.name}: {card.headline.short[:1].lower()}{card.headline.short[1:]}" for card in amber]
-            shown = "; ".join(reasons[:MAX_REASONS]) + ("; …" if len(reasons) > MAX_REASONS else "")
-            parts.append(f"{len(amber)} need{'s' * (len(amber) == 1)} a decision ({shown})")
-        states = Counter(card.state for card in self.trains if card.headline.rank >= UNKNOWN_RANK)
-        if not self.needy and not amber and set(states) == {"unknown"}:
+        for tone, needs in ((Tone.AMBER, "a decision"), (Tone.BLUE, "something later")):
+            if cards := [card for card in self.trains if card.headline.tone is tone]:
+                reasons = [f"{card.name}: {card.headline.short[:1].lower()}{card.headline.short[1:]}" for card in cards]
+                shown = "; ".join(reasons[:MAX_REASONS]) + ("; …" if len(reasons) > MAX_REASONS else "")
+                parts.append(f"{len(cards)} need{'s' * (len(cards) == 1)} {needs} ({shown})")
+        others = (card for card in self.trains if card.headline.rank >= UNKNOWN_RANK)
+        states = Counter(card.state for card in others if card.headline.tone is not Tone.BLUE)
+        if not self.needy and not parts and set(states) == {"unknown"}:
             return ""
         return " · ".join([*parts, *(f"{count} {state}" for state, count in states.items())])
 
@@ -127,7 +136,7 @@ def collect_site(app: App) -> SiteView:
 def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
     """Return the view of one train alone, without the parts of the site."""
     view = _make_view(app, [run], slurm, open_alerts(app.alert_ledger, app.clock.now()))
-    return replace(view, alerts=view.trains[0].alerts)
+    return replace(view, alerts=view.trains[0].status.alerts)
 
 
 def _make_view(app: App, runs: Sequence[RunDir], slurm: SlurmAnswer, alerts: Sequence[OpenAlert]) -> SiteView:

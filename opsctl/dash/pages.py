@@ -28,12 +28,13 @@ from opsctl.telemetry.logs.log_lines import plain
 
 PACKAGE = Path(__file__).parent
 STYLES = ("dash.css", "uplot.css")
-SCRIPTS = ("uplot.js", "dash.js", "login.js")
+SCRIPTS = ("uplot.js", "dash.js", "curves.js", "login.js")
 ICONS = defaultdict(lambda: "○", RUNNING="▶", QUEUED="◷", HELD="■", ENDED="■", FINISHED="✓", UNKNOWN="?")
 """By the word of the state."""
 BADGES: Mapping[str, str] = {
     "red": "needs you now",
     "amber": "▲ needs a decision",
+    "blue": "◷ due later",
     "unknown": "",
     "green": "",
     "quiet": "",
@@ -136,7 +137,7 @@ def content_policy(*, is_static: bool) -> str:
         f"script-src {scripts}",
         "img-src data:",
         "base-uri 'none'",
-        "form-action 'none'",
+        f"form-action {'none' if is_static else 'self'!r}",
     ]
     if not is_static:  # a meta element cannot forbid frames, and a file connects to nothing
         parts += ["connect-src 'self'", "frame-ancestors 'none'"]
@@ -177,7 +178,9 @@ def render_train(view: SiteView, card: TrainCard, detail: TrainDetail | str | No
         "missing": detail if isinstance(detail, str) else "",
         "nodes": [tile for tile in view.nodes or () if tile.name in (card.nodes or card.last_nodes)],
         "title": f"{card.name} {card.headline.word} · {view.site}",
+        "others": [other.name for other in view.trains if other is not card and not context.is_static],
         "uplot": Markup(read_asset("uplot.js")),  # noqa: S704 (a file of this package)
+        "curves": Markup(read_asset("curves.js")),  # noqa: S704 (as above)
     }
     return _render("train.html.j2", context, **values)
 

@@ -1,35 +1,36 @@
 """When the queued tasks of a train run out, if they do not suffice for its last step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from statistics import fmean
 
 from opsctl.dash.show_times import format_day_time
 from opsctl.guard.deadline import read_limit_s
-from opsctl.monitor.status import TrainStatus
+from opsctl.monitor.status import Shortage, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.step_pace import measure_waits
 
+SOON = timedelta(hours=1)
+"""An end that is nearer needs a decision; before, there is time."""
 MAX_AHEAD_S = 20 * 365 * 86400.0
 """A queue that lasts longer has no end worth showing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueEnd:
-    """The queued tasks and those that the remaining steps need."""
+class QueueEnd(Shortage):
+    """The shortage, and when it begins."""
 
-    queued: int
-    needed: int
     at: datetime | None
     """About when the last queued task ends; None if the tasks have no time limit."""
-    command: str
-    """Queues the missing tasks; empty if unknown."""
 
     @property
     def missing(self) -> int:
         return self.needed - self.queued
+
+    def is_soon(self, now: datetime) -> bool:
+        return self.at is not None and self.at - now < SOON
 
     def describe(self, now: datetime) -> str:
         when = f" about {format_day_time(now, self.at)}" if self.at else " before the last step"
@@ -47,4 +48,4 @@ def find_queue_end(run: RunDir, status: TrainStatus, history: TrainHistory, now:
     ahead_s = shortage.queued * task_s if shortage.queued else 0.0
     is_known = math.isfinite(ahead_s) and ahead_s < MAX_AHEAD_S and (ends is not None or not status.running)
     at = max(ends or now, now) + timedelta(seconds=ahead_s) if is_known else None
-    return QueueEnd(queued=shortage.queued, needed=shortage.needed, at=at, command=shortage.command)
+    return QueueEnd(**asdict(shortage), at=at)

@@ -13,7 +13,7 @@ def format_age(seconds: float | timedelta) -> str:
 
 
 def format_ago(now: datetime, at: datetime) -> str:
-    """Return the age and the moment: `4 min ago (17:23 UTC)`."""
+    """Return the age and the moment: `4 min ago (17:23:05 UTC)`."""
     return f"{format_age(now - at)} ago ({format_clock(now, at)})"
 
 
@@ -23,10 +23,10 @@ def format_moment(now: datetime, at: datetime) -> str:
 
 
 def format_clock(now: datetime, at: datetime) -> str:
-    """Return a past moment as short as its age allows: `17:23 UTC`, `21 Nov 17:23 UTC`, `21 Nov 2025`."""
+    """Return a past moment as short as its age allows: `17:23:05 UTC`, `21 Nov 17:23 UTC`, `21 Nov 2025`."""
     at = at.astimezone(now.tzinfo)
     if at.date() == now.date():
-        return f"{at:%H:%M %Z}"
+        return f"{at:%H:%M:%S %Z}"
     if abs(now - at) < timedelta(days=300):
         return f"{at.day} {at:%b %H:%M %Z}"
     return f"{at.day} {at:%b %Y}"

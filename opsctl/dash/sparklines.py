@@ -19,8 +19,6 @@ class Sparkline:
     """The path, closed at the bottom."""
     gaps: tuple[float, ...]
     """Where a value is nan or infinite."""
-    low: float
-    high: float
 
 
 def draw_sparkline(values: Sequence[float], *, is_loss: bool = False) -> Sparkline | None:
@@ -42,8 +40,6 @@ def draw_sparkline(values: Sequence[float], *, is_loss: bool = False) -> Sparkli
         path=" ".join(f"M{' L'.join(run)}" for run in lines),
         area=" ".join(_close(run) for run in lines),
         gaps=tuple(round(x, 1) for x, value in zip(places, values, strict=True) if not math.isfinite(value)),
-        low=low,
-        high=high,
     )
 
 

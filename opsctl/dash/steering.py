@@ -1,10 +1,12 @@
 """The actions of the pages: those of the commands, with the same permissions, journalled with who."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.queue_tasks import queue_tasks
@@ -16,7 +18,6 @@ from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 from opsctl.monitor.confirm_proposals import confirm_proposals, find_proposals
 from opsctl.settings.field_types import NAME
-from opsctl.state.files import parse_json
 from opsctl.state.journal import actor, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
@@ -26,20 +27,28 @@ MAX_INSTRUCTION_BYTES = 8192
 MAX_REASON_CHARS = 300
 MAX_NAME_CHARS = 40
 MAX_NUMBER = 10**12
-FIELDS = frozenset({"verb", "train", "key", "reason", "person", "number", "confirmed"})
 SILENCE = timedelta(hours=4)
+
+
+def _make_printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text).strip()
+
+
+Text = Annotated[str, Field(max_length=MAX_REASON_CHARS)]
+Printable = Annotated[Text, AfterValidator(_make_printable)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageInstruction:
-    verb: str
-    train: str
-    key: str = ""
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    verb: Text
+    train: Text = ""
+    key: Text = ""
     """The alert, for `ack` and `silence`."""
-    reason: str = ""
-    person: str = ""
+    reason: Printable = ""
+    person: Annotated[Printable, AfterValidator(lambda text: text[:MAX_NAME_CHARS])] = ""
     """The name that the person has typed; not proved."""
-    number: int | None = None
+    number: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
     """The step, for `rollback`; the tasks, for `queue`."""
     confirmed: bool = False
     """Whether the person has read what would be done."""
@@ -52,6 +61,9 @@ class PageInstruction:
     @property
     def why(self) -> str:
         return f"{self.reason or self.verb}, {self.by}"
+
+
+_INSTRUCTION = TypeAdapter(PageInstruction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,32 +198,13 @@ VERBS = {name: PageVerb(do=do, plan=plan, **_ROWS[name]) for name, (do, plan) in
 def parse_instruction(body: bytes) -> PageInstruction:
     """Return the instruction of a request. Raises InputError."""
     try:
-        fields = parse_json(body)
-    except (json.JSONDecodeError, ValueError) as error:
-        raise InputError("the request is not JSON") from error
-    if not isinstance(fields, dict) or not set(fields) <= FIELDS:
-        raise InputError("the request is not an instruction")
-    texts = {name: fields.get(name, "") for name in ("verb", "train", "key", "reason", "person")}
-    if not all(isinstance(text, str) and len(text) <= MAX_REASON_CHARS for text in texts.values()):
-        raise InputError(f"a text of the request is longer than {MAX_REASON_CHARS} characters")
-    number = fields.get("number")
-    if number is not None and (type(number) is not int or not 0 <= number <= MAX_NUMBER):
-        raise InputError(f"the number of the request is not a whole number from 0 to {MAX_NUMBER}")
-    if texts["verb"] not in VERBS:
-        raise InputError(f"no action {texts['verb']!r:.40}; there are: {', '.join(VERBS)}")
-    return PageInstruction(
-        verb=texts["verb"],
-        train=texts["train"],
-        key=texts["key"],
-        reason=_printable(texts["reason"]),
-        person=_printable(texts["person"])[:MAX_NAME_CHARS],
-        number=number,
-        confirmed=fields.get("confirmed") is True,
-    )
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text).strip()
+        instruction = _INSTRUCTION.validate_json(body, strict=True)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        raise InputError(f"the request is not an instruction: {wrong:.200}") from None
+    if instruction.verb not in VERBS:
+        raise InputError(f"no action {instruction.verb!r:.40}; there are: {', '.join(VERBS)}")
+    return instruction
 
 
 def carry_out(app: App, instruction: PageInstruction) -> dict[str, object]:

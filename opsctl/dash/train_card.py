@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.errors import OpsctlError
 from opsctl.base.nodesets import expand, expand_if_list
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
@@ -50,9 +49,7 @@ class TrainCard:
     figures: tuple[Figure, ...]
     groups: tuple[AlertGroup, ...]
     """The open alerts by cause."""
-    alerts: tuple[OpenAlert, ...]
-    notes: tuple[str, ...]
-    links: tuple[str, ...]
+    status: TrainStatus
     marks: tuple[str, ...]
     """Armed switches and waiting requests."""
     nodes: tuple[str, ...]
@@ -96,11 +93,14 @@ def make_card(
     is_rolling = rollback is not None and (rollback.is_running or bool(rollback.steps))
     steps = rollback.steps if rollback and is_rolling else words.steps
     if dry and queue_end and not is_rolling:
-        steps = (*steps, NextStep(text="Queue the missing tasks.", command=queue_end.command))
+        steps = (*steps, NextStep(text="Queue the missing tasks.", command=queue_end.command, verb="queue"))
     share, step = describe_progress(status)
     node_count, gpus = read_size(run)
-    verbs = _list_verbs(status, rollback, is_ours=is_ours, is_short=bool(dry))
-    verbs += ["confirm"] if is_ours and not is_rolling and find_proposals(events, now) else []
+    verbs = _list_verbs(status, rollback, is_ours=is_ours)
+    proposals = find_proposals(events, now) if is_ours and not is_rolling else {}
+    if proposals:
+        verbs.append("confirm")
+        steps = (NextStep(text=f"Confirm, if you agree: {', '.join(proposals)}.", verb="confirm"), *steps)
     return TrainCard(
         name=status.train,
         state=status.state,
@@ -115,9 +115,7 @@ def make_card(
         weight=node_count * max(1, gpus),
         figures=tuple(list_figures(status, history, lines, queue_end, now)),
         groups=group_alerts(status.alerts),
-        alerts=status.alerts,
-        notes=status.notes,
-        links=status.links,
+        status=status,
         marks=tuple([dry, *marks] if dry and not headline.is_queue_end else marks),
         nodes=nodes,
         last_nodes=_find_last_nodes(status, events) if status.state in STOPPED else (),
@@ -189,7 +187,7 @@ def _list_marks(status: TrainStatus) -> list[str]:
     return marks + [f"{request.verb} requested by {request.by}" for request in status.requests]
 
 
-def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours: bool, is_short: bool) -> list[str]:
+def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours: bool) -> list[str]:
     if rollback and rollback.is_running:
         return []
     if rollback and rollback.steps:
@@ -202,7 +200,7 @@ def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours:
         verbs.append("hold")
     verbs += ["save"] if status.state in {"running", "queued"} else []
     if is_ours and status.state in {"running", "queued", "ended"}:
-        verbs.insert(0 if is_short else len(verbs), "queue")
+        verbs.append("queue")
     if is_ours and status.state in {"running", "queued", "held"}:
         has_checkpoint = status.progress is not None and status.progress.checkpoint_step is not None
         is_killed = any(armed.switch == "kill" for armed in status.switches)

@@ -66,6 +66,8 @@ class AttemptRow:
     why: str
     nodes: str
     steps: str
+    lost: str
+    """The largest losses of time."""
     box: Box
 
 
@@ -131,10 +133,6 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
     )
 
 
-def _show_begin(report: Report, began: datetime) -> str:
-    return format_moment(report.made, began) if report.is_timed else formats.render_period(report, began)
-
-
 def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:
     diagnosed = replay(list(events)).diagnosed
     for number, attempt in enumerate(report.attempts, 1):
@@ -154,6 +152,7 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
             why=diagnosis.says if diagnosis else attempt.why,
             nodes=attempt.nodes,
             steps=formats.format_steps(attempt),
+            lost=formats.list_losses(attempt),
             box=draw_attempt(
                 report, attempt, kind=group, title=f"{attempt.attempt}: {end} after {lasted}; {attempt.why}"
             ),

@@ -25,6 +25,8 @@ class Tone(StrEnum):
     AMBER = "amber"
     """A decision is due."""
     UNKNOWN = "unknown"
+    BLUE = "blue"
+    """The train runs well, and needs something later."""
     GREEN = "green"
     """Nothing is due: the train runs, has recovered by itself, or has finished."""
     QUIET = "quiet"
@@ -89,13 +91,19 @@ def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
     """Yield further reasons, the more important of the same tone first, a recovery last."""
     if outlook.queue_end and status.state in {"running", "queued"}:
         text = outlook.queue_end.describe(outlook.now)
-        yield Headline(tone=Tone.AMBER, text=text, short="queued tasks run out", is_queue_end=True)
+        tone = Tone.AMBER if outlook.queue_end.is_soon(outlook.now) else Tone.BLUE
+        yield Headline(tone=tone, text=text, short="queued tasks run out", is_queue_end=True)
     for alert in status.alerts:
         yield from _describe_alert(status, alert)
     for node, since in outlook.excluded.items():
         text = f"runs on {node}, excluded for new attempts since {format_clock(outlook.now, since)}"
         yield Headline(tone=Tone.AMBER, text=text, short=f"on excluded {node}")
     yield from _describe_recovery(status, outlook.now)
+
+
+def is_urgent(alert: OpenAlert) -> bool:
+    """Return whether an alert waits for a person: unanswered, and not about a failure that opsctl has healed."""
+    return alert.is_loud and (alert.level == "critical" or not alert.key.startswith("failures/"))
 
 
 def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.dash.show_times import format_ago
-from opsctl.dash.train_headline import is_held_by_opsctl, name_attempt
+from opsctl.dash.train_headline import is_held_by_opsctl, is_urgent, name_attempt
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
@@ -17,10 +17,11 @@ from opsctl.watchdogs.held_cause import advise_still, describe_cause, list_same_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
-    """One thing to do: a sentence and its command. The command may be empty."""
+    """One thing to do: a sentence, its command, and the action of the page that does the same. Both may be empty."""
 
     text: str
     command: str = ""
+    verb: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +50,10 @@ def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str
     """Return the reason of a held or ended train; empty for any other. `config` is the train.toml to launch again."""
     last = status.last_attempt
     if status.state == "held" and not is_held_by_opsctl(status):
-        return StateReason(steps=(NextStep(text="Release the train.", command=f"opsctl release {status.train}"),))
+        step = NextStep(text="Release the train.", command=f"opsctl release {status.train}", verb="release")
+        return StateReason(steps=(step,))
     if status.state not in {"held", "ended"} or last is None:
-        return StateReason()
+        return _explain_alert(status)
     diagnosis = history.diagnosed.get(last.attempt)
     advice = advise_still(diagnosis, excluded) if diagnosis else last.advice
     return StateReason(
@@ -59,6 +61,14 @@ def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str
         evidence=find_matched_line(diagnosis.cause, diagnosis.evidence) if diagnosis else "",
         steps=tuple(_list_steps(status, history, advice, config or f"{status.train}.toml")),
     )
+
+
+def _explain_alert(status: TrainStatus) -> StateReason:
+    """Return the first line of evidence and the remedy of the alert that is the headline; empty without one."""
+    alert = next(filter(is_urgent, status.alerts), None)
+    if alert is None or status.state == "finished":
+        return StateReason()
+    return StateReason(evidence=alert.evidence, steps=(NextStep(text=alert.remedy),) if alert.remedy else ())
 
 
 def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, config: str) -> Iterator[NextStep]:
@@ -69,9 +79,9 @@ def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, config:
     first = f"Before the {'release' if is_held else 'next launch'}, {change}."
     yield NextStep(text=" ".join(filter(None, (first, advice))), command=f"{command} {status.train}" if command else "")
     if is_held:
-        yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}")
+        yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}", verb="release")
     else:
-        yield NextStep(text="Then queue tasks again.", command=f"opsctl launch {config}")
+        yield NextStep(text="Then queue tasks again.", command=f"opsctl launch {config}", verb="queue")
 
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:
@@ -120,7 +130,7 @@ def describe_rollback(state: RollbackState, train: str, now: datetime) -> ShownR
             text=f"{what} was interrupted. The queued tasks stay held until the {short} is finished.",
             lines=state.output,
             tone="amber",
-            steps=(NextStep(text=f"Finish the {short}.", command=command),),
+            steps=(NextStep(text=f"Finish the {short}.", command=command, verb="rollback"),),
             is_undo=state.is_undo,
         )
     return _describe_rollback_end(state, f"The rollback to step {state.step:,}{started},")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 from opsctl.app import App
 from opsctl.base.errors import NotAllowed, OpsctlError
@@ -51,7 +52,7 @@ COMPRESSED = (Middleware(GZipMiddleware, compresslevel=4),)
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -176,13 +177,18 @@ class PageServer:
     # --- sessions and actions
 
     async def open_session(self, request: Request) -> Response:
+        """Exchange a token for a cookie: for the page's script, or for its form in a browser without JavaScript."""
         token = (await _read_body(request, MAX_TOKEN_BYTES)).decode(errors="replace").strip()
+        is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
+        token = dict(parse_qsl(token)).get("token", "").rpartition("token=")[2].strip() if is_form else token
         role = self.access.find_role(token)
         if role is None:
             return PlainTextResponse("this token is not valid", HTTPStatus.UNAUTHORIZED)
         is_acting = self._role(request) is Role.ACT  # a link to look takes nothing from a session that acts
         cookie = self._cookie(request) if is_acting else self.access.make_cookie(role, self.app.clock.now())
         response = JSONResponse({"role": Role.ACT if is_acting else role})
+        if is_form:
+            response.status_code, response.headers["Location"] = HTTPStatus.SEE_OTHER, f"{self.prefix}/"
         response.set_cookie(
             self.access.cookie_name,
             cookie,

@@ -1,9 +1,6 @@
 """Every other service, through apprise: one URL names the service, the address and the credentials."""
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import apprise
 
@@ -46,7 +43,7 @@ class ByUrl:
                 notify_type=TYPES[message.level],
                 body_format=apprise.NotifyFormat.TEXT,
             )
-            why = " ".join(" ".join(log).split())
+            why = " ".join(log.getvalue().split())
         if not is_sent:
             # Apprise reports no details: the service may have taken the message.
             raise Undelivered(mask(why or "apprise could not send it", _URLS), is_ambiguous=True)
@@ -60,36 +57,10 @@ class ByUrl:
         return f"{self._url}{'&' if '?' in self._url else '?'}{INCIDENTS[scheme].format(incident)}"
 
 
-class _MessageLog(logging.Handler):
-    """Keeps messages, also of other channels that send now: apprise sends in threads of its own."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 _URLS: set[str] = set()
 """The addresses of all channels of this process, which no error may contain."""
-_LOCK = threading.Lock()
-_captures: list[_MessageLog] = []
+logging.getLogger("apprise").propagate = False  # the log quotes addresses
 
 
-@contextmanager
-def _capture_log() -> Iterator[list[str]]:
-    """Capture the log of apprise and keep the log from other handlers."""
-    logger, handler = logging.getLogger("apprise"), _MessageLog()
-    with _LOCK:
-        logger.propagate = False
-        logger.setLevel(logging.WARNING)
-        logger.addHandler(handler)
-        _captures.append(handler)
-    try:
-        yield handler.messages
-    finally:
-        with _LOCK:
-            _captures.remove(handler)
-            logger.removeHandler(handler)
-            logger.propagate = not _captures
+def _capture_log() -> apprise.LogCapture:
+    return apprise.LogCapture(level=logging.WARNING, fmt="%(message)s")  # type: ignore[no-untyped-call]  # apprise is typed in part

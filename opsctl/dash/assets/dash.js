@@ -58,7 +58,7 @@
     }
     document.title = page.title;
     version = Number(page.documentElement.dataset.version);
-    drawCharts();
+    document.dispatchEvent(new Event("opsctl:swapped"));
     if (logMode === "end") loadLog("");
   }
 
@@ -211,143 +211,6 @@
     if (button) openDialog(button);
   });
 
-  // --- curves: one resolution over the whole run; single steps only where the zoom shows nothing else
-  let charts = [], drawn = "", zoom = null;
-  const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
-  const MARK_COLOURS = { alert: "--red", end: "--red", restart: "--soft", held: "--amber", "rolled back": "--hang", "node excluded": "--hardware" };
-  const full = (value) => (value === null ? "" : Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }));
-
-  function splitLog(min, max) {
-    const ticks = [];
-    for (let power = 10 ** Math.floor(Math.log10(min)); power <= max; power *= 10)
-      for (const digit of [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8]) if (digit * power >= min && digit * power <= max) ticks.push(digit * power);
-    return ticks.length > 9 ? ticks.filter((tick) => [1, 2, 5].some((digit) => Math.abs(Math.log10(tick / digit) % 1) < 1e-9)) : ticks;
-  }
-
-  function drawMarks(marks) {
-    return (chart) => {
-      const { ctx, bbox } = chart;
-      let free = -Infinity;
-      ctx.save();
-      ctx.lineWidth = devicePixelRatio;
-      ctx.textAlign = "left";
-      ctx.textBaseline = "alphabetic";
-      ctx.font = `${11 * devicePixelRatio}px system-ui`;
-      for (const [step, kind, , , label] of marks) {
-        const x = Math.round(chart.valToPos(step, "x", true));
-        if (x < bbox.left || x > bbox.left + bbox.width) continue;
-        ctx.strokeStyle = ctx.fillStyle = colour(MARK_COLOURS[kind] || "--blue");
-        ctx.setLineDash([4, 3]);
-        ctx.beginPath();
-        ctx.moveTo(x, bbox.top);
-        ctx.lineTo(x, bbox.top + bbox.height);
-        ctx.stroke();
-        if (!label || x < free) continue;
-        ctx.save();
-        ctx.translate(x + (x > bbox.left + bbox.width - 16 * devicePixelRatio ? -12 : 4) * devicePixelRatio, bbox.top + 4 * devicePixelRatio);
-        ctx.rotate(Math.PI / 2);
-        ctx.fillText(label, 0, 0);
-        ctx.restore();
-        free = x + 15 * devicePixelRatio;
-      }
-      ctx.restore();
-    };
-  }
-
-  function showMark(marks) {
-    return (chart) => {
-      const left = chart.cursor.left, note = find("#mark-note");
-      const near = left < 0 ? [] : marks.filter((mark) => Math.abs(chart.valToPos(mark[0], "x") - left) < 6);
-      note.textContent = near.map(([step, , text, at]) => `step ${Math.round(step).toLocaleString("en")}, ${at}: ${text}`).join("  ·  ");
-    };
-  }
-
-  function showLatest(chart) {
-    if (chart.cursor.idx === null || chart.cursor.idx === undefined) chart.setLegend({ idx: chart.data[0].length - 1 }, false);
-  }
-
-  function isWithin(range, columns) {
-    return columns.length > 0 && columns[0].length > 1 && range.min >= columns[0][0];
-  }
-
-  function makeChart(place, parts, label, stroke, marks, isLog) {
-    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-    const number = (_, value) => (value === null || value === undefined ? "unknown" : full(Number(value.toPrecision(5))));
-    const { bins, raw } = parts;
-    let isRaw = false;
-    return new uPlot({
-      width: place.clientWidth, height: innerWidth < 700 ? 200 : 250,
-      cursor: { sync: { key: "step" }, drag: { x: true, y: false } },
-      legend: { live: true },
-      scales: { x: { time: false }, y: isLog ? { distr: 3, range: (_, low, high) => [low * 0.97, high * 1.03] } : {} },
-      axes: [
-        { ...axis, size: 28, label: "step", labelSize: 16, labelFont: "12px system-ui", space: 70, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 5000000], values: (_, ticks) => ticks.map(full) },
-        { ...axis, size: 58, values: (_, ticks) => ticks.map(full), ...(isLog ? { splits: (_chart, _axis, min, max) => splitLog(min, max), filter: (_, ticks) => ticks } : {}) },
-      ],
-      series: [
-        { label: "step", value: (_, value) => (value === null ? "unknown" : value.toLocaleString("en")) },
-        { label, stroke: colour(stroke), width: 2, value: number },
-        { label: "lowest", stroke: "transparent", value: number, points: { show: false } },
-        { label: "highest", stroke: "transparent", value: number, points: { show: false } },
-      ],
-      bands: [{ series: [3, 2], fill: colour(stroke) + "33" }],
-      hooks: {
-        ready: [showLatest],
-        draw: [drawMarks(marks)],
-        setCursor: [showMark(marks), showLatest],
-        setScale: [(chart, key) => {
-          if (key !== "x") return;
-          const { min, max } = chart.scales.x;
-          const shows = isWithin({ min, max }, raw);
-          if (shows !== isRaw) {
-            isRaw = shows;
-            chart.setData(shows ? raw : bins, false);
-          }
-          zoom = min <= bins[0][0] && max >= bins[0][bins[0].length - 1] ? null : { min, max };
-          for (const other of charts) if (other !== chart && (other.scales.x.min !== min || other.scales.x.max !== max)) other.setScale("x", { min, max });
-        }],
-      },
-    }, bins, place);
-  }
-
-  function drawCharts() {
-    const source = find("#curves");
-    if (!source || typeof uPlot === "undefined") return;
-    const key = source.textContent + innerWidth + matchMedia("(prefers-color-scheme: dark)").matches;
-    if (key === drawn) return;
-    drawn = key;
-    const data = JSON.parse(source.textContent), kept = zoom;
-    for (const chart of charts) chart.destroy();
-    charts = [];
-    if (data.loss.bins.length && data.loss.bins[0].length > 1) {
-      const known = data.loss.bins[1].filter((value) => value !== null);
-      const isLog = known.length > 1 && Math.min(...known) > 0 && Math.max(...known) > 1.5 * Math.min(...known);
-      charts.push(makeChart(find("#chart-loss"), data.loss, "loss", "--loss", data.marks, isLog));
-      find("#loss-scale").textContent = isLog ? "logarithmic" : "";
-    } else find("#chart-loss").textContent = "The log shows no loss.";
-    if (data.pace.bins.length && data.pace.bins[0].length > 1) {
-      find("#pace-unit").textContent = data.unit;
-      charts.push(makeChart(find("#chart-pace"), data.pace, data.unit, "--pace", data.marks, false));
-    } else find("#chart-pace").textContent = "The log shows no step times.";
-    find(".range").hidden = !charts.length;
-    if (kept) setRange(kept.min, kept.max);
-  }
-
-  function setRange(min, max) {
-    for (const chart of charts) chart.setScale("x", { min, max });
-  }
-
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest("button[data-range]");
-    if (!button || !charts.length) return;
-    const { bins, raw } = JSON.parse(find("#curves").textContent)[find("#chart-loss .u-wrap") ? "loss" : "pace"];
-    const newest = raw.length ? raw[0] : bins[0], first = bins[0][0], last = Math.max(bins[0].at(-1), newest.at(-1) ?? 0);
-    const begin = { all: first, half: first + (last - first) / 2, recent: newest[Math.max(0, newest.length - 120)] }[button.dataset.range];
-    setRange(begin, last);
-  });
-  addEventListener("resize", drawCharts);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
-
   // --- the log
   let logMode = "", logRequests = 0;
   const log = find("#log");
@@ -385,5 +248,4 @@
     find("#log-end").addEventListener("click", () => loadLog("", "end"));
     loadLog("", "end");
   }
-  drawCharts();
 })();

@@ -63,7 +63,7 @@ def headline(train: TrainStatus, **outlook: Any):
 
 def test_recovered_train_needs_nobody() -> None:
     found = headline(running(alerts=(LOST,)))
-    assert (found.tone, found.text) == (Tone.GREEN, "Recovered 03:00 UTC: restarted without node002")
+    assert (found.tone, found.text) == (Tone.GREEN, "Recovered 03:00:00 UTC: restarted without node002")
 
 
 def test_recovery_is_claimed_only_after_a_step() -> None:
@@ -73,16 +73,16 @@ def test_recovery_is_claimed_only_after_a_step() -> None:
 
 def test_short_queue_ranks_above_a_recovery() -> None:
     found = headline(running(alerts=(LOST,)), queue_end=SHORT)
-    assert (found.tone, found.text) == (
-        Tone.AMBER,
-        "Queued tasks run out about 18:00 UTC (44 of 156 needed are queued)",
-    )
-    assert found.short == "Queued tasks run out"
+    text = "Queued tasks run out about 18:00 UTC (44 of 156 needed are queued)"
+    assert (found.tone, found.text, found.short) == (Tone.BLUE, text, "Queued tasks run out")
+    soon = replace(SHORT, at=AT + timedelta(minutes=50))
+    assert headline(running(), queue_end=soon).tone is Tone.AMBER
+    assert headline(running(), queue_end=replace(SHORT, at=None)).tone is Tone.BLUE
 
 
 def test_running_on_an_excluded_node_is_amber() -> None:
     found = headline(running(), excluded={"node004": AT})
-    assert (found.tone, found.text) == (Tone.AMBER, "Runs on node004, excluded for new attempts since 03:00 UTC")
+    assert (found.tone, found.text) == (Tone.AMBER, "Runs on node004, excluded for new attempts since 03:00:00 UTC")
 
 
 def test_finished_train_is_never_red() -> None:
@@ -135,7 +135,7 @@ def test_late_watch_is_late() -> None:
 
 def test_times_have_a_zone() -> None:
     now = AT + timedelta(minutes=4)
-    assert format_ago(now, AT) == "4 min ago (03:00 UTC)"
+    assert format_ago(now, AT) == "4 min ago (03:00:00 UTC)"
     assert format_day_time(AT, AT + timedelta(days=1)) == "Mon 03:00 UTC"
 
 
@@ -151,9 +151,9 @@ def figures(train: TrainStatus, queue_end: QueueEnd | None = None) -> dict[str, 
 
 def test_held_train_has_no_present_figures() -> None:
     found = figures(status("held", progress=progress(), last_attempt=last("crashed", "hold-queued")))
-    assert found["Throughput"] == ("last 85.7 samples/s", "5 min ago (03:01 UTC)")
+    assert found["Throughput"] == ("last 85.7 samples/s", "5 min ago (03:01:00 UTC)")
     assert found["Loss"][0] == "last 2.486"
-    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00 UTC) · no checkpoint while held")
+    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00:00 UTC) · no checkpoint while held")
     assert found["Ends"] == ("No ETA: held", "held by opsctl")
 
 
@@ -359,7 +359,7 @@ def test_page_says_what_was_found_instead_of_a_checkpoint() -> None:
     assert figures(train)["Checkpoint"] == tuple(found.values())
     snapshot = progress(checkpoint_step=None, checkpoint_note="snapshot.pt")
     value, detail = figures(status("running", running=(RUNNING,), progress=snapshot))["Checkpoint"]
-    assert (value, detail.replace("\u00a0", " ")) == ("snapshot.pt", "6 min ago (03:00 UTC)")
+    assert (value, detail.replace("\u00a0", " ")) == ("snapshot.pt", "6 min ago (03:00:00 UTC)")
     assert figures(status("running", progress=progress(checkpoint_step=None)))["Checkpoint"] == ("none yet", "")
 
 
