@@ -33,9 +33,11 @@ from opsctl.state.site_dir import SiteDir
 if TYPE_CHECKING:
     from opsctl.alerts.dispatch import Alerting
     from opsctl.alerts.ledger_files import LedgerFiles
+    from opsctl.base.model import Job
     from opsctl.cron.cron_context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
     from opsctl.guard.node_care import NodeCare
+    from opsctl.launch.shared_queue import SharedQueue
     from opsctl.nodes.exclusions import Exclusions
     from opsctl.nodes.history import NodeHistory
     from opsctl.nodes.remote.fanout import Fanout
@@ -57,10 +59,15 @@ class App:
     """Runs programs in this process's environment."""
     trust: bool = False
     """Whether the user has asked to obey settings files that others could have written."""
+    is_viewer: bool = False
+    """Whether the command shows trains again and again, and shares one list of the queue with others that do."""
 
     def site_now(self) -> datetime:
         """Return the time in the time zone of the site; in UTC without one."""
         return self.clock.now().astimezone(ZoneInfo(self.site.alerts.time_zone or "UTC"))
+
+    def as_viewer(self) -> App:
+        return replace(self, is_viewer=True)
 
     def with_clock(self, clock: Clock) -> App:
         return replace(self, clock=clock)
@@ -96,7 +103,20 @@ class App:
     def slurm(self) -> Slurm:
         from opsctl.slurm.pyslurm_reader import choose  # noqa: PLC0415 (slow import: the parsers)
 
-        return choose(self.engine_runner)[0]
+        return replace(choose(self.engine_runner)[0], timeout_s=self.site.slurm.timeout_seconds)
+
+    def jobs(self) -> list[Job]:
+        """Return the queue; for a viewer, as it was a moment ago. Raises Unreachable."""
+        return self.shared_queue.read() if self.is_viewer else self.slurm.jobs()
+
+    @cached_property
+    def shared_queue(self) -> SharedQueue:
+        """The list of the queue that all viewers of this user share on this host."""
+        from opsctl.launch.shared_queue import SharedQueue  # noqa: PLC0415 (viewers only)
+
+        name = f"{hostname()} {({**os.environ, **self.engine_env}).get('SLURM_CONF', '')}"
+        place = state_home() / "queue" / hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+        return SharedQueue(self.slurm, self.clock, place, self.site.slurm.queue_seconds)
 
     @property
     def program(self) -> list[str]:

@@ -27,6 +27,7 @@ def find_statuses(
     if jobs is not None and acts:
         keep_cron_alive(app, show=show)
         if apply_armed_switches(app, runs, jobs, show=show):
+            app.shared_queue.forget()
             jobs, away = _queue(app, alerts)
     return [read_train_status(app, run, jobs, alerts, away, is_named=is_named) for run in runs]
 
@@ -53,7 +54,7 @@ def read_train_status(
 def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
     """Return the queue, or the reason why Slurm does not answer, with the start of the outage if an alert has it."""
     try:
-        return app.slurm.jobs(), ""
+        return app.jobs(), ""
     except Unreachable as error:
         since = next(
             (f", since {alert.since[:16].replace('T', ' ')} UTC" for alert in alerts if alert.key == SLURM), ""

@@ -74,7 +74,7 @@ def dash(
         links = make_links(access, listener.getsockname()[1], prefix, address=listen)
         with_actions = f"with actions: {links.act}\n" if links.act else ""
         print_result(links, f"read-only:    {links.view}\n{with_actions}from another machine, first run: {links.ssh}")
-        serve(make_server(app, access, every_s=every.total_seconds(), prefix=prefix), listener)
+        serve(make_server(app.as_viewer(), access, every_s=every.total_seconds(), prefix=prefix), listener)
 
 
 def _check_names(listen: str, hosts: tuple[str, ...], prefix: str) -> None:

@@ -76,7 +76,8 @@ def metrics(app: App, trains: Sequence[str], *, textfile: Path | None, address: 
 
 
 def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: bool) -> NoReturn:
-    registry = Fresh(lambda: gather(app, runs), app.clock)
+    viewer = app.as_viewer()
+    registry = Fresh(lambda: gather(viewer, runs), app.clock)
     _, url = listen(place, registry)
     print_text(f"serving {url} until Ctrl-C")
     while True:

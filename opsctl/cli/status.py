@@ -55,6 +55,7 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, full: 
     opsctl status --json --watch --every 1m >> status.jsonl
     """
     terminal = console()
+    app = app.as_viewer() if watch else app
 
     def read() -> list[TrainStatus]:
         runs = [app.find(train)] if train else all_trains(app.root)
@@ -97,7 +98,8 @@ def _watch(app: App, read: Callable[[], list[TrainStatus]], terminal: Console, e
                 click.echo(to_json(statuses, indent=None))
             elif live:
                 page = _page(statuses, app, terminal, is_full=is_full, height=terminal.height - FOOTER_LINES)
-                footer = f"{app.clock.now().astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it"
+                queue_at = app.shared_queue.at or app.clock.now()
+                footer = f"queue of {queue_at.astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it"
                 live.update(Group(page, Text(footer, "dim")), refresh=True)
             else:
                 terminal.print(_page(statuses, app, terminal, is_full=is_full))

@@ -158,7 +158,7 @@ def _make_view(app: App, runs: Sequence[RunDir], slurm: SlurmAnswer, alerts: Seq
 def ask_slurm(app: App) -> SlurmAnswer:
     """Return the queue and the nodes, by one call each. Raises nothing."""
     try:
-        jobs = app.slurm.jobs()
+        jobs = app.jobs()
     except OpsctlError as error:
         return SlurmAnswer(away=f"Slurm does not answer: {error.message}")
     try:

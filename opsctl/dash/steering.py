@@ -215,6 +215,7 @@ def carry_out(app: App, instruction: PageInstruction) -> dict[str, object]:
         number = {} if plan.number is None else {"number": plan.number}
         return {"done": False, "text": plan.text, **number}
     text = verb.do(app, instruction)
+    app.shared_queue.forget()
     facts: dict[str, object] = {
         "verb": instruction.verb,
         "train": instruction.train,

@@ -55,10 +55,7 @@ def gather(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
 
 
 def effective(app: App, trains: Sequence[RunDir] = (), max_log_bytes: float = math.inf) -> list[MetricSample]:
-    """Return where the time of `trains`, or of all trains, went. The log of a run of months takes minutes to read.
-
-    Trains with a larger log are left out.
-    """
+    """Return where the time of `trains`, or of all trains, went, without those whose logs take minutes to read."""
     samples: list[MetricSample] = []
     for run in trains or _list_trains(app)[0]:
         with contextlib.suppress(Exception):  # as above
@@ -92,7 +89,7 @@ def _spent(train: str, report: Report) -> Iterator[MetricSample]:
 
 def _jobs(app: App) -> list[Job] | None:
     try:
-        return app.slurm.jobs()
+        return app.jobs()
     except OpsctlError:
         return None
 

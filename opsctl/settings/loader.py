@@ -46,6 +46,8 @@ class SlurmDefaults(SettingsTable):
     qos: Word = Field("", description="default QOS; empty: that of the account")
     constraint: Word = Field("", description="features that nodes must have, as for #SBATCH --constraint")
     conf: str = Field("", description="path of slurm.conf, if Slurm's commands do not find the file by themselves")
+    queue_seconds: float = Field(20, gt=0, description="age up to which pages and viewers share one list of the queue")
+    timeout_seconds: float = Field(60, gt=0, description="time limit of one command; best above Slurm's MessageTimeout")
 
 
 class SiteSettings(SettingsTable):

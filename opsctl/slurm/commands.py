@@ -36,7 +36,7 @@ from opsctl.slurm.parse_output import (
 from opsctl.slurm.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, raise_for_error
 
 TIMEOUT_S = 60.0
-"""For one command: busy controllers take 15 to 30 s. Slurm's programs give up on one that is down."""
+"""Default for one command: busy controllers take 15 to 30 s. Slurm's programs give up on one that is down."""
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_(\d+|\[[\d,:-]+\]))?(\+\d+)?", re.ASCII)
 
@@ -83,14 +83,19 @@ class Slurm:
 
     runner: Runner
     mark: str = field(default_factory=new_mark)
+    timeout_s: float = TIMEOUT_S
 
     def jobs(self) -> list[Job]:
         """Return the whole queue, of every user, with ended jobs that Slurm still remembers (MinJobAge), in one query.
 
         A job that is not in the list is absent, which does not mean ended.
         """
+        return parse_jobs(self.list_queue(), self.mark)
+
+    def list_queue(self) -> str:
+        """Return the whole queue as squeue prints it, with `mark` between the fields."""
         argv = ("squeue", "--noheader", "--all", "--states=all", f"--Format={long_format(SQUEUE_FIELDS, self.mark)}")
-        return parse_jobs(whole(self._run_checked(*argv), self.mark, len(SQUEUE_FIELDS)), self.mark)
+        return whole(self._run_checked(*argv), self.mark, len(SQUEUE_FIELDS))
 
     def past(self, ids: Sequence[str]) -> list[Job]:
         """Return every attempt of these jobs and arrays from accounting; empty without accounting."""
@@ -257,7 +262,7 @@ class Slurm:
     def _run(self, *argv: str, unset: dict[str, None] | None = None) -> Completed:
         env = FULL_LENGTH | NO_FILTER.get(argv[0], {}) | (unset or {})
         try:
-            return self.runner.run(argv, timeout=TIMEOUT_S, env=env)
+            return self.runner.run(argv, timeout=self.timeout_s, env=env)
         except TimedOut as error:
             raise Unreachable(str(error), hint=HINT) from error
 

@@ -126,7 +126,7 @@ class TrainsScreen(Screen[None]):
         needy = sum(map(needs_attention, page.statuses))
         trains = f"{len(page.statuses)} train{'s' * (len(page.statuses) != 1)}"
         needs = f"{needy} need{'s' * (needy == 1)} attention"
-        line = Text(f"{trains} · {needs} · {page.at.astimezone():%H:%M:%S %Z}", "bold")
+        line = Text(f"{trains} · {needs} · {(page.queue_at or page.at).astimezone():%H:%M:%S %Z}", "bold")
         if self.pattern:
             line += cell(f" · {shown} with {self.pattern!r}, Esc shows all")
         if not page.statuses:
@@ -185,7 +185,7 @@ class TopApp(TrainsApp):
     def __init__(self, app: App, *, every_s: float) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
-        self.feed = TrainsFeed(app)
+        self.feed = TrainsFeed(app.as_viewer())
         self.every_s = every_s
         self.page = None
         self.is_reading = False

@@ -26,6 +26,8 @@ class TrainsPage:
     """What one refresh found."""
 
     at: datetime
+    queue_at: datetime | None = None
+    """The time of the list of the queue."""
     statuses: tuple[TrainStatus, ...] = ()
     alerts: tuple[OpenAlert, ...] = ()
     problem: str = ""
@@ -50,7 +52,8 @@ class TrainsFeed:
         except OpsctlError as error:
             return TrainsPage(at=now, problem=error.message)
         alerts = open_alerts(self.app.alert_ledger, self.app.clock.now())
-        return TrainsPage(at=self.app.clock.now(), statuses=tuple(statuses), alerts=tuple(alerts))
+        queue_at = self.app.shared_queue.at
+        return TrainsPage(at=self.app.clock.now(), queue_at=queue_at, statuses=tuple(statuses), alerts=tuple(alerts))
 
     def begin_log(self, train: str) -> tuple[TrainLog | None, list[str]]:
         """Return the log of a train and its last lines; None and the reason if the log cannot be read."""
@@ -74,6 +77,7 @@ class TrainsFeed:
             done = self.app.runner.run([*self.app.program, *words], timeout=COMMAND_TIMEOUT_S, env={"NO_COLOR": "1"})
         except (OpsctlError, TimedOut) as error:
             return False, str(error)
+        self.app.shared_queue.forget()
         text = "\n".join(part.strip("\n") for part in (done.out, done.err) if part.strip())
         return done.code == 0, cell(text or f"The command ended with exit code {done.code} and printed nothing.").plain
 

@@ -13,6 +13,7 @@ from opsctl.guard.action import ACTIONS, BURNING, Advance, decide_action, find_c
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.free_space import DISK_FULL
 from opsctl.settings.loader import GuardSettings
+from tests.support.cases import read_cases
 
 RULES = GuardSettings(short_attempts=3, short_attempt_minutes=20)
 
@@ -184,15 +185,7 @@ def test_fault_of_an_unseen_train_is_repeated_by_its_message(words: tuple[str, s
     assert (hold_if_stuck(faults[-1], faults, RULES).action is Action.HOLD_QUEUED) is is_held
 
 
-@pytest.mark.parametrize(
-    ("last", "is_held"),
-    [
-        ({}, True),
-        ({"highest_step": 121}, False),
-        ({"resume_step": 110}, False),
-        ({"signature": "KeyError: 'text'"}, False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "second_fault_at_the_same_step_holds_whatever_is_saved"))
 def test_second_fault_at_the_same_step_holds_whatever_is_saved(last: dict[str, Any], is_held: bool) -> None:
     fault = replace(make_attempt(minutes=60, kind=CauseKind.CODE, steps=(100, 120)), signature="KeyError: 'image'")
     attempts = [make_attempt(minutes=60, steps=(0, 110)), fault, replace(fault, **last)]

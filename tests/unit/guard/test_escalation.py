@@ -35,21 +35,13 @@ def seconds(plan: StopPlan) -> tuple[str, float | None, float | None]:
     return plan.signal, at[0], at[1]
 
 
-@pytest.mark.parametrize(
-    ("rules", "reads", "steps"),
-    [
-        ({}, False, ("TERM", 60, 180)),
-        ({}, True, ("TERM", 300, 420)),
-        ({"stop_signal": "USR1", "stop_after_seconds": 5, "stop_grace_seconds": 7}, True, ("USR1", 5, 12)),
-        ({"stop_signal": "none", "stop_after_seconds": 5}, False, ("", None, 125)),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "switch_is_followed_by_a_signal_and_the_end"))
 @pytest.mark.parametrize("kind", [StopKind.KILL, StopKind.PAUSE])
 def test_switch_is_followed_by_a_signal_and_the_end(
-    kind: StopKind, rules: dict[str, object], reads: bool, steps: tuple[str, float | None, float | None]
+    kind: StopKind, rules: dict[str, object], reads: bool, steps: dict[str, object]
 ) -> None:
     plan = plan_stop(kind, BEGIN, GuardSettings.model_validate(rules), reads_request=reads)
-    assert seconds(plan) == steps
+    assert seconds(plan) == tuple(map(steps.get, ("signal", "signal_at", "kill_at")))
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "time_limit_is_followed_by_a_signal_that_is_set", kind=StopKind))

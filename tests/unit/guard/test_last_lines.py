@@ -130,23 +130,13 @@ STEP = "slurmstepd-node001: error: *** STEP 4.0 ON node001 CANCELLED AT 2026-11-
 RANK = "srun: error: node001: task 0: Exited with exit code 1\n"
 
 
-@pytest.mark.parametrize(
-    ("log", "exits_after_s", "outcome"),
-    [
-        (STEP + RANK, 1, Outcome.CANCELLED),
-        (" 40%|####      | 4/10\r" * 1000 + STEP + RANK, 1, Outcome.CANCELLED),
-        ("bar\r" + RANK + STEP, 1, Outcome.CRASHED),
-        (STEP.replace(" ***\n", " DUE TO PREEMPTION ***\n") + RANK, 1, Outcome.PREEMPTED),
-        (STEP.replace(" ***\n", " DUE TO NODE FAILURE ***\n") + RANK, 1, Outcome.CRASHED),
-        (RANK + STEP, 1, Outcome.CRASHED),
-        (STEP + RANK, -1, Outcome.CRASHED),
-        (RANK, 1, Outcome.CRASHED),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "ranks_that_slurm_ended_have_not_crashed", outcome=Outcome))
 def test_ranks_that_slurm_ended_have_not_crashed(
     train: QueuedTrain, log: str, exits_after_s: int, outcome: Outcome
 ) -> None:
     attempt = train.start_attempt()
+    bar = " 40%|####      | 4/10\r" * 1000
+    log = log.replace("BAR\n", bar).replace("STEP\n", STEP).replace("RANK\n", RANK)
     train.run.main_log.write_text(f"[node001:0]: step 5 | loss: 2.0\n{log}")
     logs = train.run.attempt_logs(attempt.name)
     logs.mkdir(parents=True, exist_ok=True)
@@ -179,22 +169,9 @@ KeyError: 'lr'
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "failed"),
-    [
-        (f"step 5 loss: 2.0\n{TRACEBACK}done at 12:00\n", "KeyError: 'lr'"),
-        (f"{TRACEBACK}step 5 loss: 2.0\n", ""),
-        (f"[node1:0]: step 5 loss: 2.0\n{TRACEBACK}", ""),  # a bug of the guard
-        (f"{TRACEBACK}Training completed\n", ""),
-        (f"Exception ignored in: <function Run.__del__>\n{TRACEBACK}", ""),
-        (TRACEBACK + "a line\n" * 300, ""),
-        ("step 5 loss: 2.0\n[node1:0]: run.sh: line 4: 123 Killed    python train.py\n", "Killed"),
-        ("step 5 loss: 2.0\n[node1:0]: run.sh: line 4: pyhton: command not found\n", "command not found"),
-        ("step 5 loss: 2.0\n[node1:0]: Segmentation fault (core dumped)\n", "Segmentation fault"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "failure_behind_the_last_step_is_known"))
 def test_failure_behind_the_last_step_is_known(text: str, failed: str) -> None:
-    found = parse_last_lines(text).failed
+    found = parse_last_lines(text.replace("TRACEBACK\n", TRACEBACK).replace("LINES\n", "a line\n" * 300)).failed
     assert failed in found if failed else not found
 
 
@@ -203,18 +180,11 @@ def test_epochs_that_are_left_are_known(text: str, left: str) -> None:
     assert parse_last_lines(text).epochs_left == left
 
 
-@pytest.mark.parametrize(
-    ("text", "is_last", "has_left"),
-    [
-        ("step 300/1000 loss: 2.0\n" + "".join(f"step {n}/60 loss: 3.0\n" for n in range(1, 61)), False, True),
-        ("step 1000/1000 loss: 2.0\nstep 50/50 loss: 3.0\n", True, False),
-        ("step 1000/1000 loss: 2.0\nstep 120/200 loss: 1.0\n", False, True),
-    ],
-    ids=["evaluation after a part", "evaluation at the end", "second phase"],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "every_series_of_steps_is_at_its_end"))
 def test_every_series_of_steps_is_at_its_end(train: QueuedTrain, text: str, is_last: bool, has_left: bool) -> None:
     attempt = train.start_attempt()
-    train.run.main_log.write_text(text)
+    evaluation = "".join(f"step {step}/60 loss: 3.0\n" for step in range(1, 61))
+    train.run.main_log.write_text(text.replace("EVALUATION\n", evaluation))
     evidence, _ = gather_evidence(train.run, attempt, None)
     assert (evidence.is_last_step, evidence.has_steps_left) == (is_last, has_left)
 

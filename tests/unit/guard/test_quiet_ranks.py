@@ -102,19 +102,9 @@ def test_idle_ranks_are_a_hang_sooner_if_a_restart_is_cheap(attempt, is_restart_
     assert "no rank uses the CPU" in attempt.wait(20)
 
 
-def test_ranks_that_work_are_no_hang(attempt):
-    attempt.train(30)
-    attempt.mark(*IDLE[:5])
-    assert attempt.wait(2000) == ""
-
-
-def test_light_trainer_that_advances_is_no_hang(attempt):
-    attempt.mark(*IDLE)
-    assert attempt.train(400) == ""
-
-
-def test_stopped_rank_beside_progress_is_no_hang(attempt):
-    attempt.mark("stopped-5-6")  # left behind by an earlier step of the body
+@pytest.mark.parametrize("marks", [IDLE, ["stopped-5-6"]], ids=["light trainer", "left by an earlier step of the body"])
+def test_marks_beside_progress_are_no_hang(attempt, marks):
+    attempt.mark(*marks)
     assert attempt.train(400) == ""
 
 
@@ -142,15 +132,14 @@ def test_ranks_that_wait_for_an_ended_rank_are_a_hang(attempt):
     assert "no rank uses the CPU" in attempt.wait(320)
 
 
-def test_rank_that_saves_after_the_others_have_ended_is_no_hang(attempt):
-    attempt.train(30)
-    attempt.mark(*(f"ended-{rank}-6" for rank in range(1, 6)))
-    assert attempt.wait(2000) == ""
-
-
-def test_start_is_no_hang(attempt):
-    attempt.train(4)
-    attempt.mark(*IDLE)
+@pytest.mark.parametrize(
+    ("lines", "marks"),
+    [(30, IDLE[:5]), (30, tuple(f"ended-{rank}-6" for rank in range(1, 6))), (4, IDLE)],
+    ids=["a rank works", "a rank saves after the others have ended", "the start"],
+)
+def test_ranks_that_may_work_are_no_hang(attempt, lines, marks):
+    attempt.train(lines)
+    attempt.mark(*marks)
     assert attempt.wait(2000) == ""
 
 

@@ -1,29 +1,17 @@
 """When a waiting train is expected to start."""
 
-import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from opsctl.base.model import Job, JobState
 from opsctl.launch.wait_reasons import with_first_start
+from tests.support.cases import read_cases
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "reason", "limit", "shown", "expected"),
-    [
-        (5, "Resources", 20, 90, 10),
-        (30, "Priority", 7, 143, 10),
-        (5, "Resources", 20, 75, 0),
-        (5, "Resources", 20, 60, 60),
-        (1, "Resources", 20, 60, 60),
-        (5, "BeginTime", 20, 90, 90),
-        (5, "Resources", math.inf, 90, 90),
-        (5, "Resources", 20, None, None),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "start_of_an_array_is_that_of_its_first_task"))
 def test_start_of_an_array_is_that_of_its_first_task(
     tasks: int, reason: str, limit: float, shown: float | None, expected: float | None
 ) -> None:

@@ -7,21 +7,7 @@ from opsctl.slurm.field_values import parse_exit_code, parse_tasks, parse_text, 
 from tests.support.cases import read_cases
 
 
-@pytest.mark.parametrize(
-    ("word", "tasks"),
-    [
-        ("7", (7,)),
-        ("0", (0,)),
-        ("2-4", (2, 3, 4)),
-        ("2-10%1", tuple(range(2, 11))),
-        ("[2-4%1]", (2, 3, 4)),
-        ("1,3,5-7%2", (1, 3, 5, 6, 7)),
-        ("0-399:7", tuple(range(0, 400, 7))),
-        ("5-89:3%2", tuple(range(5, 90, 3))),
-        ("N/A", ()),
-        ("", ()),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "array_indices_are_read", tasks=tuple))
 def test_array_indices_are_read(word, tasks):
     assert parse_tasks(word) == tasks
 
