@@ -13,6 +13,7 @@ import pytest
 
 from opsctl.guard.rank import PASSED_ON, find_free_port, rank_variables, tasks_on
 from opsctl.trainer.contract import Env
+from tests.support.cases import read_cases
 
 SHIM = (sys.executable, "-m", "opsctl.guard.rank")
 SLURM = {
@@ -74,24 +75,19 @@ def read_pids(path: Path, count: int) -> list[int]:
     return [int(word) for word in path.read_text().split()]
 
 
-@pytest.mark.parametrize("code", [0, 1, 85, 255])
-def test_shim_exits_with_the_code_of_the_command(tmp_path, code):
-    assert run_shim(tmp_path, "sh", "-c", f"exit {code}").returncode == code
+@pytest.mark.parametrize(*read_cases(__file__, "command_ends_and_prints_as_without_the_shim"))
+def test_command_ends_and_prints_as_without_the_shim(tmp_path, command, code, lines, log):
+    done = run_shim(tmp_path, *command)
+    assert (done.returncode, done.stdout.decode().splitlines()) == (
+        code,
+        [f"{PREFIX.decode()}{line}" for line in lines],
+    )
+    assert log is None or read_log(tmp_path).decode() == log
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
-def test_shim_dies_of_the_signal_of_the_command(tmp_path, number):
-    assert run_shim(tmp_path, "sh", "-c", f"kill -{int(number)} $$").returncode == -number
-
-
-def test_missing_program_is_logged_and_exits_127(tmp_path):
-    done = run_shim(tmp_path, "no-such-program")
-    assert (done.returncode, done.stdout) == (127, PREFIX + b"Cannot start no-such-program: no such program\n")
-
-
-def test_file_that_is_not_executable_exits_126(tmp_path):
-    done = run_shim(tmp_path, "/etc/passwd")
-    assert (done.returncode, done.stdout) == (126, PREFIX + b"Cannot start /etc/passwd: Permission denied\n")
+@pytest.mark.parametrize(*read_cases(__file__, "folded_task_counts_of_slurm_are_read"))
+def test_folded_task_counts_of_slurm_are_read(text, node, tasks):
+    assert tasks_on(text, node) == tasks
 
 
 @pytest.mark.parametrize("argv", [[], ["--logs", "x"], ["--logs", "x", "y", "z"], ["--logs", "x", "--"], ["--help"]])
@@ -113,12 +109,6 @@ def test_arguments_and_values_reach_the_command_unchanged(tmp_path):
         assert done.stdout == PREFIX + ascii([value, *HOSTILE]).encode() + b"\n"
 
 
-def test_rank_variables_are_set(tmp_path):
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "TRAIN_NODE")
-    done = run_shim(tmp_path, "sh", "-c", "echo " + " ".join(f"${name}" for name in names))
-    assert done.stdout == PREFIX + b"5 8 1 4 1 node002\n"
-
-
 def test_node_variable_has_the_name_that_the_trainer_reads():
     assert Env.NODE in rank_variables({})
 
@@ -128,29 +118,10 @@ def test_rank_outside_slurm_is_alone():
     assert (variables["RANK"], variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"]) == ("0", "1", "1")
 
 
-@pytest.mark.parametrize(
-    ("text", "node", "tasks"), [("4", 3, 4), ("4(x2),3", 0, 4), ("4(x2),3", 1, 4), ("4(x2),3", 2, 3)]
-)
-def test_folded_task_counts_of_slurm_are_read(text, node, tasks):
-    assert tasks_on(text, node) == tasks
-
-
-def test_outputs_go_to_the_log_and_prefixed_to_stdout(tmp_path):
-    done = run_shim(tmp_path, "sh", "-c", "echo one; echo two >&2; printf three")
-    assert done.stdout == PREFIX + b"one\n" + PREFIX + b"two\n" + PREFIX + b"three\n"
-    assert read_log(tmp_path) == b"one\ntwo\nthree"
-
-
 def test_later_attempt_appends_to_the_log(tmp_path):
     run_shim(tmp_path, "echo", "one")
     run_shim(tmp_path, "echo", "two")
     assert read_log(tmp_path) == b"one\ntwo\n"
-
-
-def test_progress_bar_is_shown_line_by_line(tmp_path):
-    done = run_shim(tmp_path, "printf", r"\r 10%%\r 50%%\r100%%\r\nend\r\n")
-    assert done.stdout == b"".join(PREFIX + line + b"\n" for line in (b" 10%", b" 50%", b"100%", b"end"))
-    assert read_log(tmp_path) == b"\r 10%\r 50%\r100%\r\nend\r\n"
 
 
 def test_binary_output_passes_unchanged(tmp_path):
@@ -299,11 +270,6 @@ def test_ended_command_leaves_no_process_behind(tmp_path):
     assert not any(map(is_alive, read_pids(tmp_path / "pids", 4)))
 
 
-def test_late_output_of_a_child_is_kept(tmp_path):
-    done = run_shim(tmp_path, "sh", "-c", "(sleep 0.2; echo late) & exit 3")
-    assert (done.returncode, done.stdout) == (3, PREFIX + b"late\n")
-
-
 @pytest.mark.parametrize(("script", "code"), [("exit 85", "85\n"), ("kill -9 $$", "137\n")])
 def test_code_of_the_first_failed_rank_is_recorded(tmp_path, script, code):
     run_shim(tmp_path, "sh", "-c", script)
@@ -323,21 +289,6 @@ def test_successful_rank_records_its_end_and_no_code(tmp_path):
     run_shim(tmp_path, "true")
     assert [path.name for path in (tmp_path / "quiet").iterdir()] == ["ended-5-8"]
     assert not (tmp_path / "first-exit").exists()
-
-
-def test_command_with_closed_output_is_waited_for(tmp_path):
-    done = run_shim(tmp_path, "sh", "-c", "exec >&- 2>&-; sleep 1; exit 9")
-    assert done.returncode == 9
-
-
-def test_command_that_kills_its_group_is_reported(tmp_path):
-    done = run_shim(tmp_path, "sh", "-c", "echo bye; kill -9 0")
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, PREFIX + b"bye\n")
-
-
-def test_broken_pipe_in_the_command_is_unchanged(tmp_path):
-    done = run_shim(tmp_path, "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
-    assert done.stdout == PREFIX + b"y\n" + PREFIX + b"141\n"
 
 
 def test_free_port_is_outside_the_ephemeral_range():

@@ -88,11 +88,6 @@ def start_attempt(app: FakeApp, run: RunDir, attempt: str, **texts: str) -> None
         append(run.attempt_logs(attempt) / f"{node}-{rank}.log", text)
 
 
-def test_last_lines_include_an_unfinished_line(app, run):
-    append(run.main_log, "".join(f"{n}\n" for n in range(100)) + "half")
-    assert lines(app, "gpt", "-n", "3") == ["98", "99", "half"]
-
-
 def test_all_shows_the_whole_log(app, run):
     append(run.main_log, "".join(f"{n}\n" for n in range(1000)))
     assert lines(app, "gpt", "--all") == [str(n) for n in range(1000)]
@@ -104,24 +99,14 @@ def test_bytes_are_piped_unchanged(app, run):
     assert call(app, "gpt").stdout_bytes == garbage
 
 
-def test_pulse_lines_are_merged_by_time(app, run):
-    append(run.main_log, "a\n[2026-01-01 10:00:00] b\nc\n[2026-01-01 12:00:00] d\n")
-    append(run.logs / "pulse.log", "[2026-01-01 11:00:00] PULSE: x\n[2026-01-01 13:00:00] PULSE: y\n")
-    expected = [
-        "a",
-        "[2026-01-01 10:00:00] b",
-        "c",
-        "[2026-01-01 11:00:00] PULSE: x",
-        "[2026-01-01 12:00:00] d",
-        "[2026-01-01 13:00:00] PULSE: y",
-    ]
-    assert lines(app, "gpt") == lines(app, "gpt", "--all") == expected
-
-
-def test_old_pulse_lines_replace_no_main_log_lines(app, run):
-    append(run.main_log, "".join(f"{n}\n" for n in range(100)))
-    append(run.logs / "pulse.log", "".join(f"[2026-01-01 10:00:{n}] PULSE: x\n" for n in range(10, 60)))
-    assert lines(app, "gpt", "-n", "3") == ["98", "99", "[2026-01-01 10:00:59] PULSE: x"]
+@pytest.mark.parametrize(*read_cases(__file__, "lines_are_shown"))
+def test_lines_are_shown(app, run, before, args, expected):
+    for name, text in before.get("files", {}).items():
+        append(run.logs / name, text)
+    for attempt in before.get("attempts", ()):
+        start_attempt(app, run, **attempt)
+    for words in args:
+        assert lines(app, "gpt", *words) == expected
 
 
 def test_follow_shows_both_logs_until_ctrl_c(app, run):
@@ -139,40 +124,6 @@ def test_follow_shows_both_logs_until_ctrl_c(app, run):
 def test_follow_waits_for_a_missing_log(app, run):
     app.clock.changes = [lambda: append(run.main_log, "first\n")]
     assert lines(app, "gpt", "-f") == ["first"]
-
-
-def test_rank_log_is_of_the_newest_attempt(app, run):
-    start_attempt(app, run, "12_1.0", node1_0="old\n", node1_1="old\n")
-    start_attempt(app, run, "12_2.0", node1_0="a\n", node2_1="b\nc\n")
-    assert lines(app, "gpt", "--rank", "1") == ["b", "c"]
-
-
-def test_newest_attempt_is_last_in_the_journal(app, run):
-    start_attempt(app, run, "12_5.0", node1_0="five\n")
-    start_attempt(app, run, "12_3.1", node1_0="three again\n")
-    assert lines(app, "gpt", "--rank", "0") == ["three again"]
-
-
-def test_task_shows_ranks_of_its_newest_attempt(app, run):
-    start_attempt(app, run, "12_1.0", node1_0="first\n")
-    start_attempt(app, run, "12_1.1", node1_0="again\n", node2_10="ten\n", node2_9="nine\n")
-    start_attempt(app, run, "12_2.0", node1_0="later\n")
-    assert lines(app, "gpt", "--task", "1") == ["[node1:0]: again", "[node2:9]: nine", "[node2:10]: ten"]
-
-
-def test_node_lines_name_their_rank(app, run):
-    start_attempt(app, run, "12_1.0", **{"node1_0": "a\n", "node-2_1": "b\n"})
-    assert lines(app, "gpt", "--node", "node-2") == ["[node-2:1]: b"]
-
-
-def test_last_lines_of_every_rank_are_shown(app, run):
-    start_attempt(app, run, "12_1.0", node1_0="1\n2\n3\n", node1_1="4\n5\n6")
-    assert lines(app, "gpt", "--task", "1", "-n", "2") == [
-        "[node1:0]: 2",
-        "[node1:0]: 3",
-        "[node1:1]: 5",
-        "[node1:1]: 6",
-    ]
 
 
 def test_follow_rank_continues_into_the_next_attempt(app, run):
