@@ -131,7 +131,7 @@ def cli(
 
     \b
     opsctl sandbox up --nodes 4      start a private, real Slurm to try opsctl on
-    opsctl init                      write a commented train.toml and site.toml
+    opsctl init                      write a train.toml for your trainer
     opsctl launch train.toml         check, render and submit the train
     opsctl status                    show what runs and what waits
     opsctl help launch               explain one command

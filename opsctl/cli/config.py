@@ -1,7 +1,6 @@
-"""`opsctl config` and `opsctl init`: starter files, checks, the reference of all keys, JSON schemas."""
+"""`opsctl config`: checks of settings files, the reference of all keys, JSON schemas."""
 
 import json
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ import click
 
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.cli.command_names import SuggestingGroup
-from opsctl.cli.output import print_json, print_text, write_file
+from opsctl.cli.output import print_json, print_text
 from opsctl.launch.launch_plan import render_body
-from opsctl.launch.render import templates_dir
-from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, read_toml
-from opsctl.state.files import MAX_SETTINGS_BYTES, read_bounded
+from opsctl.settings.loader import SiteSettings, TrainSettings, load_site, load_train, read_toml
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config import TrainerConfig
 
@@ -172,67 +169,3 @@ def _check(path: Path) -> str:
     train = load_train(path)
     render_body(train, RunDir(Path("/") / train.name), python="python3")
     return f"valid: train {train.name}, {train.world_size} processes"
-
-
-@click.command()
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write both files into this directory.",
-)
-@click.pass_context
-def init(ctx: click.Context, directory: Path | None) -> None:
-    """Write a starter train.toml and site.toml.
-
-    Writes train.toml into the working directory, and site.toml where opsctl reads it: the file of --site or
-    $OPSCTL_SITE, else ~/.config/opsctl/site.toml. An existing site.toml is left as it is. With --dir, both files go
-    into that directory. Files with other contents are never overwritten.
-
-    \b
-    opsctl init
-    opsctl init --dir my-run
-    """
-    if directory:
-        train, site = directory / "train.toml", directory / "site.toml"
-    else:
-        config_dir = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        site = ctx.find_root().params.get("site") or find_site() or config_dir / "opsctl" / "site.toml"
-        train = Path("train.toml")
-    keeps_site = not directory and site.exists()
-    starters = {train: _starter("train.toml")}
-    if not keeps_site:
-        starters[site] = _starter("site.toml")
-    for path, starter in starters.items():
-        if _has_other_contents(path, starter):
-            raise InputError(f"{path} already exists", hint="move the file, or choose a directory with --dir")
-    for path, starter in starters.items():
-        write_file(path, starter, with_parents=True)
-        print_text(f"wrote {path}")
-    if keeps_site:
-        print_text(f"{site} already exists and is left as it is")
-    _print_next_steps(train, site, is_read=not directory)
-
-
-def _starter(name: str) -> bytes:
-    return (templates_dir() / "config" / name).read_bytes()
-
-
-def _has_other_contents(path: Path, starter: bytes) -> bool:
-    """Return whether writing the starter would destroy a file. An interrupted call may have left the starter itself."""
-    try:
-        return read_bounded(path, MAX_SETTINGS_BYTES, follow=True) != starter
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-
-
-def _print_next_steps(train: Path, site: Path, *, is_read: bool) -> None:
-    print_text("next:")
-    if not is_read:
-        print_text(f"  export OPSCTL_SITE={site.absolute()}")
-    print_text(f"  edit {train} and {site}")
-    print_text(f"  opsctl config check {train} {site}")
-    print_text("  opsctl doctor")
-    print_text(f"  opsctl launch {train} --dry-run")

@@ -31,14 +31,16 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
 def set_keys(text: str, table: str, values: Mapping[str, Any]) -> str:
     """Return TOML `text` with the keys of a top-level table set, removed if None; all else stays as written.
 
+    The empty table is the top level itself.
+
     Raises ValueError for a text that is not TOML, or whose table is scattered so that tomlkit changes it wrongly.
     """
     import tomlkit  # noqa: PLC0415  # as above
 
     document = tomlkit.parse(text)
-    if table not in document:
+    if table and table not in document:
         document[table] = tomlkit.table()
-    fields: Any = document[table]
+    fields: Any = document[table] if table else document
     for key, value in values.items():
         if value is None:
             fields.pop(key, None)
@@ -47,7 +49,8 @@ def set_keys(text: str, table: str, values: Mapping[str, Any]) -> str:
     changed = tomlkit.dumps(document)
     expected = tomllib.loads(text)
     # A rollback depends on this text, so it is read back: list and tuple are the same in TOML.
-    expected[table] = tomllib.loads(dump_toml({**expected.get(table, {}), **values}))
+    changes = tomllib.loads(dump_toml({**(expected.get(table, {}) if table else expected), **values}))
+    expected = {**expected, table: changes} if table else changes
     if tomllib.loads(changed) != expected:
         raise ValueError(f"[{table}] must be one table of its own")
     return changed

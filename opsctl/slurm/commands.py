@@ -32,6 +32,7 @@ from opsctl.slurm.parse_output import (
     parse_past,
     parse_reasons,
     parse_reservations,
+    parse_shapes,
 )
 from opsctl.slurm.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, raise_for_error
 
@@ -224,6 +225,10 @@ class Slurm:
     def kinds(self) -> dict[str, str]:
         """Return the CPUs, memory and gres that the configuration gives each node, as text, by node."""
         return parse_kinds(self._list_nodes(KIND_FIELDS), self.mark)
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the CPUs and GPUs that the configuration gives each node."""
+        return parse_shapes(self._list_nodes(KIND_FIELDS), self.mark)
 
     def reasons(self) -> list[DrainReason]:
         """Return why nodes are out of service, since when, and the user who took each node out."""

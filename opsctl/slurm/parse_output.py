@@ -40,6 +40,7 @@ NO_MEMORY = "memory not configured"
 KIND_FIELDS = ("NodeList", "CPUs", "Memory", "Gres")
 REASON_FIELDS = ("NodeList", "User", "Timestamp", "Reason")
 END_FIELDS = ("State", "EndTime")
+_GPUS = re.compile(r"\bgpu(?::[^:,()]+)?:(\d+)", re.ASCII)
 
 
 def long_format(fields: Sequence[str], mark: str) -> str:
@@ -137,6 +138,12 @@ def parse_kinds(text: str, mark: str) -> dict[str, str]:
             size = NO_MEMORY if memory.strip() in UNSET_MEMORY_MB else f"{memory.strip()} MB"
             kinds[name] = f"{cpus.strip()} CPUs, {size}, {plain or 'no gres'}"
     return kinds
+
+
+def parse_shapes(text: str, mark: str) -> dict[str, tuple[int, int]]:
+    """Parse `sinfo -N --Format` with KIND_FIELDS: the CPUs and GPUs that the configuration gives a node, by node."""
+    rows = [row for row in split_rows(text, mark, len(KIND_FIELDS)) if row[0] and row[1].strip().isdecimal()]
+    return {name: (int(cpus), sum(map(int, _GPUS.findall(gres)))) for name, cpus, _, gres in rows}
 
 
 def parse_reasons(text: str, mark: str) -> list[DrainReason]:
