@@ -12,7 +12,7 @@ from pydantic import AwareDatetime
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
-from opsctl.checkpoints.discovery import Save, size_of
+from opsctl.checkpoints.scan import Save, size_of
 from opsctl.launch.switch_readers import UnansweredSave, find_unanswered_save
 from opsctl.state.events import RESTARTS, AttemptFinalized, RollbackUndone, RolledBack
 from opsctl.state.files import MAX_RECORD_BYTES, read_json

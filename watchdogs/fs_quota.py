@@ -14,7 +14,7 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.base.units import format_size
-from opsctl.checkpoints.discovery import find_saves, size_of
+from opsctl.checkpoints.scan import find_saves, size_of
 from opsctl.settings.watch import Filesystem
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.disk_usage import Space, User

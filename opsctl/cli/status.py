@@ -16,11 +16,10 @@ from opsctl.base.errors import RunDirError, Unreachable
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import app_and_json, console, optional_train, print_json, print_on_stderr, to_json, wants_json
-from opsctl.cli.status_card import count_rows, fitted_card, status_block
+from opsctl.cli.status_card import ASCII, BLOCKS, count_rows, fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains, find_entries_skipped
-from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 
 FOOTER_LINES = 1
 MAX_SKIPPED = 5

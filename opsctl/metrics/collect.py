@@ -10,7 +10,7 @@ from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Level
 from opsctl.base.model import Job
-from opsctl.checkpoints.discovery import find_saves
+from opsctl.checkpoints.scan import find_saves
 from opsctl.cron.cron_dir import CronDir
 from opsctl.metrics.prometheus import MetricSample
 from opsctl.monitor.known_trains import recall

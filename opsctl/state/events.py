@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, TypeGuard, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeGuard, TypeVar, dataclass_transform
 
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.records import FORMAT, decode, encode, to_time
-from opsctl.state.upgrade_event import upgrade
 
 Count = Annotated[int, range(10**15 + 1)]
 AttemptName = Annotated[str, re.compile(r"\d{1,18}(?:_\d{1,18})?\.\d{1,9}", re.ASCII)]
@@ -371,3 +370,26 @@ def parse_event(record: object) -> Event:
             if not isinstance(line_format, int) or line_format <= FORMAT:
                 raise
     return decode(UnknownEvent, {**fields, "kind": kind})
+
+
+def upgrade(kind: str, fields: dict[str, Any]) -> str:
+    """Give a line without a format the fields of format 1; return its kind. Reasons, jobs and steps were texts.
+
+    Raises KeyError and ValueError for a line that was never valid.
+    """
+    if kind == "quarantined":
+        kind = "exclusion-decided"
+    if kind == "diagnosed":
+        fields["cause_kind"] = fields.pop("class", "")
+    if kind in {"held", "cancelling", "cancelled", "exclusion-decided"}:
+        why = fields.pop("why", None)
+        # Only these words told a dropped duplicate from the end of the train.
+        is_duplicate = kind == "cancelled" and why == "the same submission arrived twice"
+        fields["reason"] = {"kind": "duplicate"} if is_duplicate else {"text": why}
+    if kind in {"cancelling", "cancelled"}:
+        jobs, _, task = str(fields.pop("job", "")).partition("_")
+        fields["jobs"] = jobs.split(",")
+        fields |= {"task": int(task)} if task else {}
+    if kind in {"rolled-back", "rollback-undone"}:
+        fields["step"] = int(fields["step"])
+    return kind

@@ -13,6 +13,7 @@ import pytest
 
 from opsctl.trainer import manifest
 from tests.integration.trainer.conftest import ROOT, tiny
+from tests.support.cases import read_table
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -25,16 +26,7 @@ FAMILIES = {
     "qwen2": GROUPED | {"tied": True, "qkv_bias": True, "head_width": 8},
     "qwen3": GROUPED | {"qk_norm": True},
 }
-TOPOLOGIES = {  # pipeline, tensor, data
-    "pp2.tp2": (2, 2, 1),
-    "pp2.dp2": (2, 1, 2),
-    "tp2.dp2": (1, 2, 2),
-    "pp4": (4, 1, 1),
-    "dp2": (1, 1, 2),
-    "one": (1, 1, 1),
-    "pp2.tp2.sp": (2, 2, 1),
-    "tp4.sp": (1, 4, 1),
-}
+TOPOLOGIES = read_table(__file__, "topologies")
 
 
 def tool(*words) -> str:
@@ -76,24 +68,8 @@ def written(trains):
     return of
 
 
-CHANGES = [
-    *[("pp2.tp2", to, "gpt2") for to in ("one", "pp2.dp2", "tp2.dp2", "pp4", "dp2")],
-    *[("pp2.dp2", to, "gpt2") for to in ("one", "pp2.tp2", "dp2")],
-    ("dp2", "pp2.tp2", "gpt2"),
-    ("pp2.tp2", "one", "bloom"),
-    ("pp2.tp2", "pp2.dp2", "bloom"),
-    *[("pp2.tp2", to, family) for to in ("one", "tp2.dp2", "pp4") for family in ("llama", "qwen2")],
-    ("pp2.dp2", "pp2.tp2", "llama"),
-    ("one", "pp2.tp2", "qwen2"),
-    ("tp2.dp2", "one", "qwen3"),
-    ("pp2.tp2.sp", "one", "qwen3"),
-    ("pp2.tp2.sp", "tp4.sp", "gpt2"),
-    ("pp2.dp2", "pp2.tp2.sp", "llama"),
-]
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("change", CHANGES, ids=" ".join)
+@pytest.mark.parametrize("change", read_table(__file__, "changes"), ids=" ".join)
 def test_another_topology_goes_on_with_the_same_losses(written, train, change, precision, capsys):
     before, after, family = change
     source = written(before, family, precision)

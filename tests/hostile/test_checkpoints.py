@@ -10,8 +10,7 @@ import pytest
 
 from opsctl.checkpoints import offload
 from opsctl.checkpoints.completeness import Completeness, read_small
-from opsctl.checkpoints.discovery import size_of
-from opsctl.checkpoints.scan import list_checkpoints_in, scan_directories
+from opsctl.checkpoints.scan import list_checkpoints_in, scan_directories, size_of
 from opsctl.checkpoints.trainer_command.shell import MAX_WORD_CHARS, split_command
 from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.guard.escalation import reads_stop_request

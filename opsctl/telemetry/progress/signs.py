@@ -15,9 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
-from opsctl.checkpoints.scan import list_checkpoints_in
+from opsctl.checkpoints.scan import Save, find_saves, list_checkpoints_in
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
 from opsctl.state.run_dir import RunDir

@@ -9,13 +9,12 @@ from rich.console import Console, Group, RenderableType
 
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.findings import Level
-from opsctl.cli.status_card import fitted_card, status_block
+from opsctl.cli.status_card import BLOCKS, fitted_card, sparkline, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import LastAttempt, Running, TrainStatus, Waiting, unreadable
 from opsctl.state.requests import Request, RequestKind
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.run_progress import Progress
-from opsctl.telemetry.progress.sparkline import BLOCKS, sparkline
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 PROGRESS = Progress(

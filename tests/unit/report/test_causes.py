@@ -19,6 +19,7 @@ from opsctl.report.html_page import render_page
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_cases
 from tests.support.made_reports import BEGIN, SecondsClock, Train, make_rough_train
 
 END = 10_000.0
@@ -132,17 +133,7 @@ def test_every_class_of_causes_has_a_group() -> None:
     assert {find_end_group("", outcome.value) for outcome in Outcome} <= END_GROUPS.keys()
 
 
-@pytest.mark.parametrize(
-    ("outcome", "group"),
-    [
-        ("", "running"),
-        ("lost", "unknown"),
-        ("broke off", "unknown"),
-        ("left", "planned"),
-        ("node-failed", "hardware"),
-        ("TIMEOUT", "cluster"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "end_without_a_diagnosis_is_grouped_by_its_outcome"))
 def test_end_without_a_diagnosis_is_grouped_by_its_outcome(outcome: str, group: str) -> None:
     assert find_end_group("", outcome) == group
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd, account_time
 from opsctl.telemetry.progress.log_summary import LogPart, LogStep
+from tests.support.cases import read_cases
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 5000), st.sampled_from([math.nan, math.inf, 0.0, -1.0])
@@ -90,17 +91,7 @@ def test_attempt_without_tail_is_start_up_and_training() -> None:
     assert sum_buckets(make_attempt(*STEADY, end=200)) == {"start-up": 100, "training": 100}
 
 
-@pytest.mark.parametrize(
-    ("ending", "after", "bucket"),
-    [
-        (SpanEnd.BROKE, 20, "hang until noticed"),
-        (SpanEnd.LEFT, 20, "unknown"),
-        (SpanEnd.CUT, 20, "unknown"),
-        (SpanEnd.CUT, 600, "hang until noticed"),
-        (SpanEnd.OPEN, 20, "unknown"),
-        (SpanEnd.OPEN, 600, "hang until noticed"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "tail_depends_on_the_ending", ending=SpanEnd))
 def test_tail_depends_on_the_ending(ending: SpanEnd, after: float, bucket: str) -> None:
     floats = sum_buckets(make_attempt(*STEADY, end=200 + after, ending=ending))
     assert floats == {"start-up": 100, "training": 100, bucket: after}

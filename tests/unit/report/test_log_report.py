@@ -12,6 +12,7 @@ from opsctl.report.formats import facts, render_headline
 from opsctl.report.log_report import report_log
 from opsctl.slurm.past_jobs import parse_past_jobs, read_past_jobs
 from opsctl.telemetry.progress.effective_time import Bucket
+from tests.support.cases import read_cases
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -140,22 +141,7 @@ def test_log_times_select_the_job(tmp_path: Path) -> None:
     assert report.notes == ("1 of 2 jobs have no steps in the log",)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "it: the file is empty"),
-        ("JobID|State\n1|RUNNING\n", "it: the first line has no column start, end"),
-        ("JobID|State|Start|End\n", "it: the file has no jobs"),
-        (
-            "JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
-            "it: not sacct output\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time",
-        ),
-        (
-            "JobID|State|Start|End\n1|FAILED|200|100\n",
-            "it: not sacct output\n  line 2: the end of job 1 lies before its start",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "other_text_than_sacct_is_refused_with_a_hint"))
 def test_other_text_than_sacct_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_past_jobs(text, "it")

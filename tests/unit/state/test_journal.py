@@ -17,24 +17,21 @@ from opsctl.state.events import (
     AttemptEvent,
     AttemptStarted,
     Cancellation,
-    Cancelled,
-    Cancelling,
-    Diagnosed,
     Event,
     Excluded,
-    ExclusionDecided,
     Held,
     HoldReleased,
-    RolledBack,
     SubmitRefused,
     Submitted,
     Submitting,
     UnknownEvent,
     cancels_train,
+    parse_event,
     to_line,
 )
 from opsctl.state.journal import replay
 from opsctl.state.reasons import Reason, ReasonKind, as_written
+from tests.support.cases import read_cases
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -81,22 +78,7 @@ def test_torn_line_is_skipped(journal):
     assert [event.jobs for event in journal.events()] == [("1",), ("3",)]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"1",
-        b'{"n": 1}',
-        b'{"n":1,"at":"x","actor":"a","kind":"of-a-later-version"}',
-        b"\xff",
-        json.dumps(old_line("released", jobs="1")).encode(),
-        json.dumps(old_line("cancelled", job="x", why="y")).encode(),
-        json.dumps(old_line("rolled-back", rollback=1, step="x", checkpoint="", aside=[])).encode(),
-        json.dumps(old_line("released", jobs=[], format=1, number=7)).replace('"n": 1', '"n": -1').encode(),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_line_is_skipped", line=lambda text: text.encode("latin-1")))
 def test_invalid_line_is_skipped(journal, line):
     journal.append(HoldReleased(jobs=("1",)))
     add_line(journal, line)
@@ -128,74 +110,15 @@ def test_known_kind_with_other_fields_in_a_newer_version_is_kept(journal):
     assert [type(event) for event in journal.events()] == [UnknownEvent]
 
 
-@pytest.mark.parametrize(
-    ("line", "event"),
-    [
-        (old_line("held", jobs=["1"], why="look"), Held(jobs=("1",), reason=as_written("look"))),
-        (
-            old_line("cancelling", job="12,13", why="x"),
-            Cancelling(jobs=("12", "13"), reason=as_written("x")),
-        ),
-        (old_line("cancelled", job="12_3", why="x"), Cancelled(jobs=("12",), task=3, reason=as_written("x"))),
-        (
-            old_line("cancelled", job="12", why="the same submission arrived twice"),
-            Cancelled(jobs=("12",), reason=Reason(kind=ReasonKind.DUPLICATE)),
-        ),
-        (
-            old_line(
-                "quarantined", attempt="5_1.0", nodes="n1", until=AT.isoformat(), excluded=True, why="x", done=["y"]
-            ),
-            ExclusionDecided(attempt="5_1.0", nodes="n1", until=AT, excluded=True, reason=as_written("x"), done=("y",)),
-        ),
-        (
-            old_line("rolled-back", rollback=1, step="200", checkpoint="c", aside=["a"], why="w"),
-            RolledBack(rollback=1, step=200, checkpoint="c", aside=("a",), why="w"),
-        ),
-        (
-            old_line(
-                "diagnosed",
-                attempt="5_1.0",
-                cause="c",
-                says="s",
-                node="n",
-                rank=None,
-                suspects=[],
-                evidence=["e"],
-                also=[],
-                advice="",
-                **{"class": "gpu"},
-            ),
-            Diagnosed(
-                attempt="5_1.0",
-                cause_kind="gpu",
-                cause="c",
-                says="s",
-                node="n",
-                rank=None,
-                suspects=(),
-                evidence=("e",),
-                also=(),
-                advice="",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "line_without_a_format_is_read", line=json.loads, event=json.loads))
 def test_line_without_a_format_is_read(journal, line, event):
     add_line(journal, line)
-    assert journal.events() == [replace(event, number=1, at=AT.isoformat(), actor="me@h:1")]
+    assert journal.events() == [parse_event(event)]
 
 
-@pytest.mark.parametrize(
-    ("event", "is_whole_train"),
-    [
-        (Cancelled(jobs=("12", "13"), reason=as_written("enough")), True),
-        (Cancelled(jobs=("12",), task=3, reason=as_written("enough")), False),
-        (Cancelled(jobs=("12",), reason=Reason(kind=ReasonKind.DUPLICATE)), False),
-        (Cancelling(jobs=("12",), reason=as_written("enough")), False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "only_a_cancellation_of_all_arrays_cancels_the_train", event=json.loads))
 def test_only_a_cancellation_of_all_arrays_cancels_the_train(event, is_whole_train):
-    assert cancels_train(event) is is_whole_train
+    assert cancels_train(parse_event(event)) is is_whole_train
 
 
 def test_journals_of_hosts_are_merged(journal):

@@ -13,6 +13,11 @@ from hypothesis import strategies as st
 from opsctl.base.errors import RunDirError
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail, backwards
 from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer, LogLine, for_terminal, merge, read_line, time_of
+from tests.support.cases import read_cases, read_table
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("latin-1")
 
 
 @pytest.fixture
@@ -200,51 +205,12 @@ def test_pulse_lines_come_last_without_times():
     assert list(merge([b"a", b"b"], [b"[2021-01-01 10:00:00] PULSE: x"]))[2:] == [b"[2021-01-01 10:00:00] PULSE: x"]
 
 
-HARMFUL = {
-    b"\x1b]0;title\x07a": "a",
-    b"\x1b]52;c;cm0gLXJm\x1b\\a": "a",
-    b"\x1bP$q\x1b\\a": "a",
-    b"\x1b[2J\x1b[1;1Ha": "a",
-    b"\x1b[6na\x1b[c": "a",
-    b"\x1bca": "a",
-    b"\x1b": "",
-    b"a\x1b[": "a[",
-    b"a\x07\x08\x00\x7f": "a",
-    b"\xc2\x9b6na": "6na",
-    b"\x1b\x1b[2J[2Ja": "[2J[2Ja",
-    b"\x1b[31mred\x1b[0m": "\x1b[31mred\x1b[0m\x1b[0m",
-    b"\x1b[1mopen": "\x1b[1mopen\x1b[0m",
-    b"tab\there": "tab\there",
-    b"10%\r50%\r": "50%",
-    "ü".encode(): "ü",
-}
-
-
-@pytest.mark.parametrize(("line", "shown"), HARMFUL.items())
+@pytest.mark.parametrize(*read_cases(__file__, "line_cannot_control_the_terminal", line=to_bytes))
 def test_line_cannot_control_the_terminal(line, shown):
     assert for_terminal(line) == shown
 
 
-ESCAPES = [
-    b"\x1b",
-    b"[",
-    b"]",
-    b"2J",
-    b"0;",
-    b"m",
-    b"\x07",
-    b"\x9b",
-    b"\xc2\x9b",
-    b"P",
-    b"\\",
-    b"\r",
-    b"\n",
-    b"x",
-    b"6n",
-]
-
-
-@given(st.lists(st.sampled_from(ESCAPES)).map(b"".join))
+@given(st.lists(st.sampled_from(read_table(__file__, "escapes"))).map("".join).map(to_bytes))
 def test_escape_mixtures_are_removed(line):
     shown = re.sub(r"\x1b\[[0-?]*m", "", for_terminal(line))
     assert re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", shown) is None

@@ -19,20 +19,11 @@ from opsctl.telemetry.progress.iteration_lines import tail
 from opsctl.telemetry.progress.log_formats import parse_megatron
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
+from tests.support.cases import read_table
 from tests.support.made_reports import make_rough_train
 
 ITERATION = " iteration {:8d}/ 1000 | elapsed time per iteration (ms): 10.5 | lm loss: 2.0E+00 | loss scale: 4096.0 |"
-MESSAGES = [
-    b"saving checkpoint at iteration      30 to /c",
-    b"time (ms) | save-checkpoint: 57514.53",
-    b"[exiting program after 1190.03 minutes] datetime: 2021-08-08 01:00:51",
-    b"[2021-08-08 01:00:44,221] [INFO] [logging.py:68:log_dist] [Rank 0] Saving model checkpoint: /c",
-    b" > loading checkpoint from /c at iteration 30",
-    b"validation loss at iteration 100 | lm loss value: 2.0E+00 |",
-    b"[2021-02-31 25:61:61] iteration 7/ 9 |",
-    b"iteration 99999999999999999999/ 5 | elapsed time per iteration (s): nan |",
-    b"iteration 5/ 9 | elapsed time per iteration (s): -inf | global batch size: 1e300 | lm loss: | TFLOPs: x |",
-]
+MESSAGES = [text.encode() for text in read_table(__file__, "messages")]
 LINES = (
     st.integers(1, 40).map(lambda step: ITERATION.format(step).encode())
     | st.sampled_from(MESSAGES)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.cli.status_card import ASCII, sparkline
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
 from opsctl.telemetry.progress.run_progress import (
@@ -19,7 +20,6 @@ from opsctl.telemetry.progress.run_progress import (
     predict_next_save,
     read_progress,
 )
-from opsctl.telemetry.progress.sparkline import ASCII, sparkline
 
 LINE = (
     "iteration {step}/ {last} | consumed tokens: {tokens} | elapsed time per iteration (s): {s} | "
