@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
+from opsctl.telemetry.progress.log_formats import EPOCH_PARTS
 from opsctl.watchdogs import step_health
 from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance
 from opsctl.watchdogs.loss_curve import LossShape, LossState, PassedIncident, advance, find_spike_begin, shape
@@ -27,6 +28,8 @@ class LossObservation:
     steps: StepHealth = field(default_factory=StepHealth)
     idle: str = ""
     """Why no loss is expected; empty if the train should log its loss."""
+    counts_epochs: bool = False
+    """Whether the trainer logs epochs and no steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Loss:
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> LossObservation:
         before = context.memory.recall(LossMemory, self.name, target.name)
-        lines, place = new_iterations(target.run.main_log, before.log, target.config.progress.pattern)
+        lines, place = new_iterations(target.run.main_log, before.log, target.config.progress.pattern, or_epochs=True)
         curve = advance(before.curve or LossState(), lines)
         steps = step_health.advance(before.steps or StepHealth(), lines)
         if before.curve is None:  # what passed before the first cycle is no news
@@ -55,7 +58,9 @@ class Loss:
             curve = replace(curve, long_level=accept_level(curve.long_level))
         remembered = LossMemory(log=place, curve=curve, steps=steps, accepted=accepted)
         context.memory.remember(self.name, target.name, remembered)
-        return LossObservation(train=target.name, curve=curve, steps=steps, idle=why_idle(target))
+        return LossObservation(
+            train=target.name, curve=curve, steps=steps, idle=why_idle(target), counts_epochs=place.counts_epochs
+        )
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
         curve, train, key = observation.curve, observation.train, f"{self.name}/{observation.train}"
@@ -89,7 +94,22 @@ class Loss:
             fix=advise(f"remedy.{remedy}", *accept) if remedy else NO_REMEDY,
             is_certain=is_passed,
         )
-        return [finding, *_judge_steps(observation.steps, key, train)]
+        findings = [finding, *_judge_steps(observation.steps, key, train)]
+        return list(map(_count_epochs, findings)) if observation.counts_epochs else findings
+
+
+def _count_epochs(finding: Finding) -> Finding:
+    """Return a finding whose steps are parts of epochs with epochs in their place: no checkpoint has such a step."""
+    details = tuple(map(_name_epochs, finding.details))
+    return replace(finding, since_step=None, says=_name_epochs(finding.says), details=details)
+
+
+def _name_epochs(statement: Statement) -> Statement:
+    facts = dict(statement.facts)
+    for name in ("step", "since_step"):
+        if isinstance(value := facts.pop(name, None), int):
+            facts[name.replace("step", "epoch")] = value / EPOCH_PARTS
+    return replace(statement, facts=facts, parts=tuple(map(_name_epochs, statement.parts)))
 
 
 def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:

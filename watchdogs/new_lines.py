@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.telemetry.progress.iteration import Iteration
-from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.log_formats import formats_for, load_epochs
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.watchdogs.context import WatchedTrain
 
@@ -23,16 +23,21 @@ class LogPlace:
     offset: int
     writer: str | None = None
     total: int | None = None
+    counts_epochs: bool = False
+    """Whether the log has shown epochs and no steps so far: then a step is one of EPOCH_PARTS of an epoch."""
+    has_steps: bool = False
     moved: tuple[int, int] | None = None
     """Inode and offset of the log before, which was renamed and is read on."""
 
 
-def new_iterations(log: Path, place: LogPlace | None, pattern: str = "") -> tuple[list[Iteration], LogPlace]:
+def new_iterations(
+    log: Path, place: LogPlace | None, pattern: str = "", *, or_epochs: bool = False
+) -> tuple[list[Iteration], LogPlace]:
     """Return the steps behind a place, and the place behind them. Raises RunDirError.
 
     `pattern` is that of TRAIN.toml. A truncated log is read from its beginning. A renamed log is read on while the file
     lies beside its successor: the writer may still hold the old file open. If every rank logs steps, one rank is
-    followed until that rank stops.
+    followed until that rank stops. `or_epochs`: the epochs of a log that has never shown a step count as steps.
     """
     place = place or _find_first_place(log)
     start = Position(inode=place.inode, offset=place.offset)
@@ -44,14 +49,19 @@ def new_iterations(log: Path, place: LogPlace | None, pattern: str = "") -> tupl
     if not steps and reader.skipped_lines:  # the rank that was followed has fallen silent
         reader = StepReader(formats_for(pattern), writer=None, total=place.total)
         steps, positions = _read_steps(reader, files)
+    has_steps, epochs = place.has_steps or bool(steps), list[Iteration]()
+    if or_epochs and not has_steps:
+        epochs, positions = _read_steps(StepReader((load_epochs(),)), files)
     end = LogPlace(
         inode=positions[-1].inode,
         offset=positions[-1].offset,
         writer=reader.writer,
         total=reader.total,
+        counts_epochs=not has_steps and (place.counts_epochs or bool(epochs)),
+        has_steps=has_steps,
         moved=(positions[0].inode, positions[0].offset) if moved else None,
     )
-    return steps, end
+    return steps or epochs, end
 
 
 def why_idle(train: WatchedTrain) -> str:

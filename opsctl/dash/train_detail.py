@@ -151,7 +151,7 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
             end=end,
             why=diagnosis.says if diagnosis else attempt.why,
             nodes=attempt.nodes,
-            steps=formats.format_steps(attempt),
+            steps=formats.format_steps(attempt, report.unit),
             lost=formats.list_losses(attempt),
             box=draw_attempt(
                 report, attempt, kind=group, title=f"{attempt.attempt}: {end} after {lasted}; {attempt.why}"

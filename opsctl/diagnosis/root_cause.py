@@ -170,8 +170,12 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     A rank that was killed before the others waited for it outweighs their wait. What failed before Slurm ended the
     job outweighs that end.
     """
-    chosen = next((event for event in _order_by_rank(events) if is_uncaught(event) and not is_survived(event)), None)
-    if chosen is None:
+    ordered = _order_by_rank(events)
+    for caught in ("threads", "printed"):
+        found = (event for event in ordered if is_uncaught(event, caught) and not is_survived(event))
+        if chosen := next(found, None):
+            break
+    else:
         return None
     earlier = events[: events.index(chosen)]
     if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:

@@ -56,15 +56,19 @@ def _weigh_error(event: LogEvent) -> tuple[Weight, int]:
     return Weight.DEATH, 4 if cause.weight is Weight.CAUSE else 2
 
 
-def is_uncaught(event: LogEvent) -> bool:
-    """Return whether an exception is not one of those that Python only prints while a program shuts down."""
+def is_uncaught(event: LogEvent, caught: str = "printed") -> bool:
+    """Return whether an exception is not one of those that Python only prints while a program shuts down.
+
+    With `threads`, nor one that ended a thread: threads write at the same time, and their exceptions stand together.
+    """
     is_raised = event.cause.weight >= Weight.ERROR and find_level(event.text) is LineLevel.FATAL
     if not is_raised and event.cause is not UNEXPLAINED:
         return True
     for line in reversed(read_preceding(event, MAX_TRACEBACK_LINES)):
-        if PATTERNS["printed"].search(line):
+        if PATTERNS[caught].search(line):
             return False
-        if not line.startswith((" ", "\t")) and not line.startswith("Traceback"):
+        is_other = caught == "threads" and is_exception(line)
+        if not line.startswith((" ", "\t", "Traceback")) and not is_other:
             return True
     return True
 

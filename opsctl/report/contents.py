@@ -13,6 +13,7 @@ from opsctl.nodes.slow_nodes import NodeSpeed
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
 from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.log_formats import EPOCH_PARTS
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.step_pace import find_missing_steps, log_interval
 
@@ -56,9 +57,9 @@ class AttemptReport(NamedAttempt):
 
     began: datetime
     ended: datetime
-    first_step: int | None
-    """The step of its first line; None without lines."""
-    last_step: int | None
+    first_step: float | None
+    """The step of its first line, in the unit of the report; None without lines."""
+    last_step: float | None
     buckets: Buckets
 
 
@@ -131,9 +132,9 @@ class Report:
     """Whether any time of day is known. If not, only steps and saves have a length, and `begin` has no meaning."""
     wall_s: float
     buckets: Buckets
-    step: int | None
-    """The highest step in the log."""
-    last_step: int | None
+    step: float | None
+    """The highest step in the log, in `unit`."""
+    last_step: float | None
     """The step at which the run ends."""
     tokens: int | None
     samples: int | None
@@ -157,6 +158,8 @@ class Report:
     """How often the trainer was started again in its allocation."""
     mean_queue_s: float | None = None
     """The mean wait of a task in the queue after an earlier task; None if no task has waited."""
+    unit: str = "step"
+    """What the steps of this report count: `epoch` of a trainer that logs no steps."""
     is_progress_known: bool = True
     """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
@@ -217,7 +220,8 @@ def add_up(
 ) -> Report:
     """Return the report of `window.since` to `window.until`. Earlier steps count as done before."""
     parts = [attempt.span.log for attempt in attempts]
-    if missing := find_missing_steps(parts, log_interval(parts)):
+    is_stepless = summary.counts_epochs
+    if not is_stepless and (missing := find_missing_steps(parts, log_interval(parts))):
         notes = [*notes, f"{missing:,} steps are missing in the log; the report assumes the usual time for them"]
         confidence = _lower(confidence, missing / max(1, sum(len(part) for part in parts)))
     if window.until < window.end:
@@ -236,6 +240,7 @@ def add_up(
     ]
     last = summary.last or Iteration(step=0)
     curves = {name: points for name, curve in summary.curves.items() if (points := curve.points())}
+    unit = EPOCH_PARTS if is_stepless else 1
     highest_steps = [max(part.steps) for part in parts if len(part)]
     step_seconds = [
         step_s for step_s in chain.from_iterable(part.step_seconds for part in parts) if 0 < step_s < math.inf
@@ -248,14 +253,15 @@ def add_up(
         is_timed=window.is_timed,
         wall_s=sum(buckets.values()),
         buckets=buckets,
-        step=int(max(highest_steps)) if highest_steps else None,
-        last_step=last.last,
+        step=_count(max(highest_steps, default=None), unit),
+        last_step=_count(last.last, unit),
         tokens=last.tokens,
         samples=last.consumed_samples,
-        step_s=median(step_seconds) if step_seconds else None,
+        step_s=median(step_seconds) if step_seconds and not is_stepless else None,
         tflops=median(point.mean for point in curves["tflops"]) if "tflops" in curves else None,
-        loss=summary.loss.points(),
-        curves=curves,
+        loss=_scale(summary.loss.points(), unit),
+        curves={name: _scale(points, unit) for name, points in curves.items()},
+        unit="epoch" if is_stepless else "step",
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
         restarts=len({span.before for span in spans if span.bucket is Bucket.RESTART}),
@@ -263,8 +269,17 @@ def add_up(
         causes=_list_causes(spans, attempts, [attempt.end_label for attempt, _ in reported]),
         confidence=confidence,
         periods=_split_periods(spans, window),
-        attempts=tuple(_report_attempt(attempt, own) for attempt, own in reported),
+        attempts=tuple(_report_attempt(attempt, own, unit) for attempt, own in reported),
     )
+
+
+def _count(step: int | None, unit: int) -> float | None:
+    """Return a step in the unit of the report, a whole number if it is one."""
+    return step if step is None or unit == 1 else step / unit
+
+
+def _scale(points: tuple[Point, ...], unit: int) -> tuple[Point, ...]:
+    return points if unit == 1 else tuple(replace(point, step=point.step / unit) for point in points)
 
 
 def _clip(spans: Iterable[Span], window: Window) -> Iterator[Span]:
@@ -360,7 +375,7 @@ def _split_periods(spans: Sequence[Span], window: Window) -> tuple[Period, ...]:
     )
 
 
-def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span]) -> AttemptReport:
+def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span], unit: int) -> AttemptReport:
     steps, span = attempt.span.log.steps, attempt.span
     return AttemptReport(
         attempt=attempt.attempt,
@@ -370,8 +385,8 @@ def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span]) -> AttemptRepo
         why=attempt.why,
         cause=attempt.cause,
         nodes=attempt.nodes,
-        first_step=int(steps[0]) if steps else None,
-        last_step=int(steps[-1]) if steps else None,
+        first_step=_count(steps[0], unit) if steps else None,
+        last_step=_count(steps[-1], unit) if steps else None,
         buckets=_sum_buckets(spans),
     )
 

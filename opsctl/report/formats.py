@@ -92,7 +92,7 @@ def _describe_restarts(report: Report) -> str:
 
 def _progress(report: Report) -> Iterator[tuple[str, str]]:
     if report.step is not None:
-        yield "step", f"{report.step:,}" + (f" of {report.last_step:,}" if report.last_step else "")
+        yield report.unit, f"{report.step:,.10g}" + (f" of {report.last_step:,.10g}" if report.last_step else "")
     if report.tokens:
         yield "tokens", format_count(report.tokens)
     elif report.samples:
@@ -112,8 +112,10 @@ def shares(report: Report) -> Iterator[tuple[Bucket, float, float]]:
         yield bucket, spent_s, spent_s / report.wall_s if report.wall_s else 0.0
 
 
-def format_steps(attempt: AttemptReport) -> str:
-    return "none" if attempt.first_step is None else f"{attempt.first_step:,} to {attempt.last_step:,}"
+def format_steps(attempt: AttemptReport, unit: str) -> str:
+    if attempt.first_step is None:
+        return "none"
+    return f"{'epoch ' * (unit == 'epoch')}{attempt.first_step:,.10g} to {attempt.last_step:,.10g}"
 
 
 def list_losses(attempt: AttemptReport, most: int = 2) -> str:
@@ -167,7 +169,7 @@ def _attempt_row(attempt: AttemptReport, report: Report) -> tuple[str, ...]:
         format_duration(lasted_s),
         attempt.outcome or "still open",
         attempt.nodes,
-        format_steps(attempt),
+        format_steps(attempt, report.unit),
         format_duration(attempt.buckets[Bucket.EFFECTIVE]) if report.is_progress_known else "unknown",
         list_losses(attempt),
     )

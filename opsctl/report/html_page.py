@@ -63,7 +63,7 @@ class CurveDrawing:
     """Points of a polygon from the lowest to the highest loss of every bin."""
     y: tuple[AxisTick, ...]
     x: tuple[AxisTick, ...]
-    restarts: tuple[tuple[float, int, str], ...]
+    restarts: tuple[tuple[float, float, str], ...]
     """Places, steps and texts of the marks."""
     is_log: bool
 
@@ -206,7 +206,7 @@ def _draw_curve(report: Report, title: str, points: Sequence[Point]) -> CurveDra
     highs = _place_points(points, [point.high for point in points], x, y)
     return CurveDrawing(
         title=title,
-        data=_to_data(points, is_log=y.is_log),
+        data=_to_data(points, is_log=y.is_log, unit=report.unit),
         line=" ".join(means),
         band=" ".join([*highs, *reversed(lows)]),
         y=y_ticks,
@@ -216,8 +216,8 @@ def _draw_curve(report: Report, title: str, points: Sequence[Point]) -> CurveDra
     )
 
 
-def _to_data(points: Sequence[Point], *, is_log: bool) -> str:
-    columns: dict[str, object] = {"steps": [point.step for point in points], "log": is_log}
+def _to_data(points: Sequence[Point], *, is_log: bool, unit: str) -> str:
+    columns: dict[str, object] = {"steps": [point.step for point in points], "log": is_log, "unit": unit}
     for name in ("mean", "low", "high"):
         columns[name] = [float(f"{getattr(point, name):.6g}") for point in points]
     return json.dumps(columns, separators=(",", ":"))
@@ -231,12 +231,12 @@ def _place_points(points: Sequence[Point], values: Sequence[float], x: Scale, y:
     ]
 
 
-def _mark_restarts(report: Report, x: Scale) -> Iterator[tuple[float, int, str]]:
+def _mark_restarts(report: Report, x: Scale) -> Iterator[tuple[float, float, str]]:
     """Yield place, step and text of a mark for every attempt that repeats steps of the attempt before."""
     for before, attempt in pairwise(report.attempts):
         step = attempt.first_step
         if before.last_step and step and x.low < step <= before.last_step:
-            yield WIDTH * x.at(step), step, f"{attempt.attempt} goes back to {step:,}"
+            yield WIDTH * x.at(step), step, f"{attempt.attempt} goes back to {step:,.10g}"
 
 
 def _title(bucket: Bucket, seconds: float, total: float) -> str:

@@ -228,7 +228,8 @@ def _note_log(summary: LogSummary, attempts: Sequence[AttemptFacts], lost: int) 
         whose = f"{lost} attempts" if lost > 1 else "an attempt"
         notes.append(f"the log of {whose} is missing, in whole or in part: the steps in that part are unknown")
     if attempts and summary.lines and not _has_step_times(summary):
-        notes.append("the log shows steps and no times, so the training time is unknown")
+        counted = "epochs" if summary.counts_epochs else "steps"
+        notes.append(f"the log shows {counted} and no times, so the training time is unknown")
     if attempts and not summary.lines:
         notes.append(
             "no step in the log can be read, so the training time is unknown:"
@@ -276,7 +277,8 @@ def _merge_summaries(older: LogSummary, newer: LogSummary) -> LogSummary:
     if not newer.lines:
         return older
     for point in older.loss.points():
-        newer.loss.add(point.step, point.mean)
+        newer.loss.add(int(point.step), point.mean)
     newer.parts = [*older.parts, *newer.parts]
     newer.first = older.first or newer.first
+    newer.counts_epochs &= older.counts_epochs or not older.lines
     return newer

@@ -72,7 +72,7 @@ function read(step) {
     if (step === null) { one.readout.textContent = ""; one.cursor.style.display = "none"; continue; }
     const at = nearest(one, step), spread = one.high[at] > one.low[at];
     const range = spread ? ` (${short(one.low[at])} to ${short(one.high[at])})` : "";
-    one.readout.textContent = `step ${one.steps[at].toLocaleString("en")}: ${short(one.mean[at])}${range}`;
+    one.readout.textContent = `${one.unit} ${one.steps[at].toLocaleString("en")}: ${short(one.mean[at])}${range}`;
     one.cursor.style.display = "";
     one.cursor.style.left = `${100 * (one.steps[at] - shown[0]) / (shown[1] - shown[0] || 1)}%`;
   }

@@ -141,7 +141,7 @@ class Drills:
 
 def find_resumed_step(attempts: Sequence[AttemptReport]) -> int | None:
     """Return the first step after the first of the attempts; None without one."""
-    return next((later.first_step for later in attempts[1:] if later.first_step is not None), None)
+    return next((int(later.first_step) for later in attempts[1:] if later.first_step is not None), None)
 
 
 def judge(
@@ -168,7 +168,7 @@ def judge(
         if ends and isinstance(event, Diagnosed) and event.attempt == ends[-1].attempt:
             causes = [event.cause, event.cause_kind]
     resumed = find_resumed_step(attempts)
-    repeated = None if resumed is None else max(0, (attempts[0].last_step or 0) - resumed + 1)
+    repeated = None if resumed is None else max(0, int(attempts[0].last_step or 0) - resumed + 1)
     demands = {
         "noticed": bool(times) or not (fault.causes or fault.alerts),
         "cause": not fault.causes or not set(causes).isdisjoint(fault.causes),

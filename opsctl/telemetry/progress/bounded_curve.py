@@ -12,8 +12,8 @@ MAX_BINS = 300
 class Point:
     """The values of one bin. `low` and `high` show the spikes that the mean hides."""
 
-    step: int
-    """The last step of the bin."""
+    step: float
+    """The last step of the bin; in a report of a trainer that logs no steps, the last epoch."""
     mean: float
     low: float
     high: float

@@ -16,11 +16,15 @@ MAX_SEGMENT_CHARS = 4096
 """A longer line is cut: no trainer's step line is as long."""
 MAX_STEP = 10**15
 
+EPOCH_PARTS = 10_000
+"""Steps as which an epoch counts where a log shows epochs and no steps. Trainers log at most four places."""
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|\.\d+(?:[eE][-+]?\d{1,3})?|nan|inf)"
 SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 FIELDS: Mapping[str, tuple[str, float]] = {name: (name, 1) for name in Iteration.__dataclass_fields__} | {
     "total": ("last", 1),
+    "epoch": ("step", EPOCH_PARTS),
+    "epochs": ("last", EPOCH_PARTS),
     "samples": ("consumed_samples", 1),
     "batch": ("global_batch", 1),
     "step_ms": ("step_s", 1e-3),
@@ -125,7 +129,7 @@ class LineFormat:
             number *= factor
         if name in WHOLE and not 0 <= number < MAX_STEP:
             return
-        values[name] = int(number) if name in WHOLE else number
+        values[name] = round(number) if name in WHOLE else number
 
 
 def parse_number(text: str, *, has_suffix: bool = False) -> float | None:
@@ -171,6 +175,12 @@ def formats_for(pattern: str) -> tuple[LineFormat, ...]:
 def load_formats() -> tuple[LineFormat, ...]:
     """Return the formats in the order of log_formats.toml."""
     return tuple(_parse(fields) for fields in _load_table()["format"])
+
+
+@cache
+def load_epochs() -> LineFormat:
+    """Return the format of lines that name an epoch, for a log without steps."""
+    return _parse(_load_table()["epochs"])
 
 
 @cache

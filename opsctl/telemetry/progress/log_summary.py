@@ -99,6 +99,8 @@ class LogSummary:
     loss: BoundedCurve = field(default_factory=BoundedCurve)
     curves: dict[str, BoundedCurve] = field(default_factory=dict)
     """Further figures over the steps, by the name of their field in Iteration; without figures that the log lacks."""
+    counts_epochs: bool = False
+    """Whether the log shows epochs and no steps: then a step is one of EPOCH_PARTS of an epoch."""
     first: Iteration | None = None
     last: Iteration | None = None
 

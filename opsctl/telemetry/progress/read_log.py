@@ -14,9 +14,10 @@ from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEventKind
-from opsctl.telemetry.progress.log_formats import MEGATRON, LineFormat, formats_for
+from opsctl.telemetry.progress.log_formats import MEGATRON, LineFormat, formats_for, load_epochs
 from opsctl.telemetry.progress.log_reader import MIN_STAMP_BYTES, STAMP, STAMP_SEARCH_BYTES, LogReader, parse_stamp
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogSummary
+from opsctl.telemetry.progress.signs import find_epochs
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.telemetry.progress.tracker_log import is_tracker_path, read_tracker_log
 
@@ -154,11 +155,16 @@ def _open(path: Path, *, follow: bool) -> IO[bytes]:
 
 def _choose_reader(path: Path, cuts: Sequence[int] | None, pattern: str, *, follow: bool) -> LogReader:
     """Return the reader for the formats in samples of a log. A log with lines of Megatron is read as Megatron's."""
-    finder = StepReader(formats_for(pattern))
+    finder, has_steps, has_epochs = StepReader(formats_for(pattern)), False, False
     with _open(path, follow=follow) as file:
         for sample in _read_samples(file, is_compressed=path.suffix == ".gz"):
             for _, line in finder.find_lines(sample):
-                finder.read(line, is_candidate=True)
+                has_steps |= "step" in finder.read(line, is_candidate=True).values
+            has_epochs = has_epochs or bool(not has_steps and find_epochs(sample))
+    if has_epochs and not has_steps:
+        reader = ForeignLogReader(cuts, (load_epochs(),))
+        reader.summary.counts_epochs = True
+        return reader
     is_foreign = bool(finder.known) and all(line_format.name != MEGATRON for line_format in finder.known)
     return ForeignLogReader(cuts, finder.known) if is_foreign else LogReader(cuts)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,7 @@ from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
-from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.log_formats import formats_for, load_epochs
 from opsctl.telemetry.progress.step_reader import StepReader
 
 MAX_LOG_BYTES = 2 << 20
@@ -36,11 +37,6 @@ MEDIAN_STEPS = 50
 MAX_LISTED_SAVES = 64
 """Checkpoints of a directory that are looked at, the newest."""
 
-EPOCH = re.compile(
-    rb"(?<![\w-])(?:epoch|Epoch|EPOCH)['\"]?[ \t]{0,4}[:=#]?[ \t]{0,4}[\[(]?[ \t]{0,4}(\d{1,6}(?:\.\d{1,8})?)(?![\w%])"
-)
-NO_EPOCH = frozenset(b"per max num total best start warmup warm-up first last final initial".split())
-"""Words before `epoch` that make it a setting."""
 VALUE = re.compile(rb"(?i)(?:loss|acc(?:uracy)?|perplexity|ppl)\b['\"]?[ \t]{0,4}[:=]?[ \t]{0,4}[-+]?[\d.]")
 MAX_LINE_CHARS = 2000
 
@@ -179,12 +175,17 @@ def find_epochs(data: bytes) -> list[float]:
 def iterate_epochs(data: bytes) -> Iterator[tuple[int, float, bool]]:
     """Yield offset and epoch of the lines that name one, and whether the line has values of the training."""
     data = blank_own_lines(data)
-    for match in EPOCH.finditer(data):
+    for match in _compile_epoch().finditer(data):
         begin = data.rfind(b"\n", 0, match.start()) + 1
         line = data[begin : begin + MAX_LINE_CHARS].split(b"\n", 1)[0]
-        before = line[: match.start() - begin].lower().split()
-        if not before or before[-1] not in NO_EPOCH:
-            yield begin, float(match[1]), VALUE.search(line) is not None
+        yield begin, float(match["epoch"]), VALUE.search(line) is not None
+
+
+@cache
+def _compile_epoch() -> re.Pattern[bytes]:
+    pattern = load_epochs().step
+    assert pattern is not None
+    return re.compile(pattern.pattern.encode())
 
 
 def _find_first(series: Mapping[int | None, Iteration], beginnings: Mapping[int | None, Iteration]) -> Iteration | None:

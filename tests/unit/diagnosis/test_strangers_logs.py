@@ -40,14 +40,17 @@ def test_controls_in_a_line_hide_no_error(tmp_path: Path, line: str) -> None:
     assert diagnose(tmp_path, line).cause == "gpu-ecc"
 
 
-def test_progress_bar_keeps_the_prefix_of_its_line(tmp_path: Path) -> None:
-    diagnosis = diagnose(tmp_path, "[node2:5]: 4%|#\r 5%|#\rCUDA error: uncorrectable ECC error encountered")
-    assert (diagnosis.node, diagnosis.rank) == ("node2", 5)
-
-
 def test_long_progress_bar_hides_no_error(tmp_path: Path) -> None:
     bar = "".join(f" {number}%|###|\r" for number in range(900))
     assert diagnose(tmp_path, bar + "CUDA error: uncorrectable ECC error encountered").cause == "gpu-ecc"
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "named"))
+def test_the_first_failure_names_cause_and_rank(
+    tmp_path: Path, lines: list[str], cause: str, node: str, rank: int | None
+) -> None:
+    diagnosis = diagnose(tmp_path, *lines)
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == (cause, node, rank)
 
 
 SUMMARY = read_table(__file__, "summary")
@@ -57,45 +60,6 @@ def test_rank_that_torchrun_names_is_the_first(tmp_path: Path) -> None:
     errors = [f"[rank{rank}]: our.OddError: rank {rank} says so" for rank in (5, 3)]
     assert diagnose(tmp_path, *errors).rank == 5
     assert diagnose(tmp_path, *errors, *SUMMARY).rank == 3
-
-
-def test_launchers_traceback_is_no_cause(tmp_path: Path) -> None:
-    diagnosis = diagnose(
-        tmp_path,
-        "Traceback (most recent call last):",
-        '  File "/opt/env/bin/torchrun", line 8, in <module>',
-        "    sys.exit(main())",
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-        *SUMMARY,
-        "srun: error: node7: task 0: Exited with exit code 1",
-    )
-    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("child-failed", "node7", 3)
-
-
-def test_srun_names_the_node_of_a_rank(tmp_path: Path) -> None:
-    diagnosis = diagnose(
-        tmp_path,
-        "1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "srun: error: n2: task 1: Exited with exit code 1",
-    )
-    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("gpu-memory-full", "n2", 1)
-
-
-KILLED = "srun: error: node3: task 5: Killed"
-TIMED_OUT = (
-    "[rank1]:[E501 10:30:00 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
-)
-
-
-def test_watchdog_of_nccl_shows_a_hang(tmp_path: Path) -> None:
-    diagnosis = diagnose(tmp_path, TIMED_OUT, "srun: error: node1: task 1: Aborted (core dumped)")
-    assert (diagnosis.kind, diagnosis.cause) == (CauseKind.HANG, "collective-timeout")
-
-
-def test_rank_killed_before_the_wait_is_the_cause(tmp_path: Path) -> None:
-    diagnosis = diagnose(tmp_path, KILLED, TIMED_OUT)
-    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("rank-killed", "node3", 5)
 
 
 def test_lines_before_an_error_change_its_cause(tmp_path: Path) -> None:

@@ -72,21 +72,6 @@ def test_exception_that_python_only_prints_is_no_cause(tmp_path: Path, head: str
     assert diagnose(tmp_path, head, *STRANGE, "MemoryError").kind is CauseKind.MEMORY
 
 
-def test_exception_outweighs_an_earlier_line_without_a_mark(tmp_path: Path) -> None:
-    plain = "could not find the file: No such file or directory: 'a.json'"
-    assert diagnose(tmp_path, plain, *STRANGE).cause == diagnose(tmp_path, *STRANGE).cause
-
-
-def test_lost_connection_of_a_set_up_outweighs_an_exit_code(tmp_path: Path) -> None:
-    lines = ["connect to 10.0.0.2 port 1234: Connection refused", "srun: error: node1: task 0: Exited with exit code 1"]
-    assert diagnose(tmp_path, *lines).kind is CauseKind.NETWORK
-
-
-def test_nan_outweighs_an_exit_code(tmp_path: Path) -> None:
-    lines = ["epoch: 3451 loss: nan", "srun: error: node1: task 0: Exited with exit code 1"]
-    assert diagnose(tmp_path, *lines).cause == "loss-nan"
-
-
 def _compose(blocks: list[dict[str, Any]]) -> str:
     """Return the text of a log from its blocks."""
     text = ""

@@ -62,3 +62,16 @@ def test_log_without_a_step_is_unknown(bench: Bench) -> None:
 def test_train_that_has_logged_nothing_yet_is_no_problem(bench: Bench) -> None:
     finding = bench.judge("loss")
     assert (finding.level, finding.summary) == (Level.OK, "gpt: no loss: nothing logged yet")
+
+
+def test_epochs_count_where_the_log_shows_no_steps(bench: Bench) -> None:
+    """As transformers logs without progress bars."""
+    line = "{{'loss': {loss}, 'grad_norm': 0.7, 'learning_rate': 4e-05, 'epoch': {epoch}}}"
+    bench.write_log(*(line.format(loss=2.0, epoch=number / 100) for number in range(1, 200)))
+    assert bench.judge("loss").summary == "gpt: loss 2 at epoch 1.99"
+    bench.write_log(*(line.format(loss=5.0, epoch=2 + number / 100) for number in range(30)))
+    finding = bench.judge("loss")
+    assert finding.summary.startswith("gpt: loss 5 at epoch 2.29, spiked from 2 to 5 at epoch 2")
+    assert (finding.level, finding.since_step) == (Level.WARNING, None)
+    bench.steps(1, 30)
+    assert bench.judge("loss").summary == "gpt: loss 2 at step 29"
