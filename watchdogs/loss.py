@@ -58,9 +58,8 @@ class Loss:
             curve = replace(curve, long_level=accept_level(curve.long_level))
         remembered = LossMemory(log=place, curve=curve, steps=steps, accepted=accepted)
         context.memory.remember(self.name, target.name, remembered)
-        return LossObservation(
-            train=target.name, curve=curve, steps=steps, idle=why_idle(target), counts_epochs=place.counts_epochs
-        )
+        idle, counts_epochs = why_idle(target), place.unit == "epoch"
+        return LossObservation(train=target.name, curve=curve, steps=steps, idle=idle, counts_epochs=counts_epochs)
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
         curve, train, key = observation.curve, observation.train, f"{self.name}/{observation.train}"

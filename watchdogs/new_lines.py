@@ -4,6 +4,7 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.telemetry.progress.iteration import Iteration
@@ -23,9 +24,8 @@ class LogPlace:
     offset: int
     writer: str | None = None
     total: int | None = None
-    counts_epochs: bool = False
-    """Whether the log has shown epochs and no steps so far: then a step is one of EPOCH_PARTS of an epoch."""
-    has_steps: bool = False
+    unit: Literal["", "step", "epoch"] = ""
+    """What the log has shown so far: as long as it is no step, an epoch counts as EPOCH_PARTS steps."""
     moved: tuple[int, int] | None = None
     """Inode and offset of the log before, which was renamed and is read on."""
 
@@ -49,19 +49,19 @@ def new_iterations(
     if not steps and reader.skipped_lines:  # the rank that was followed has fallen silent
         reader = StepReader(formats_for(pattern), writer=None, total=place.total)
         steps, positions = _read_steps(reader, files)
-    has_steps, epochs = place.has_steps or bool(steps), list[Iteration]()
-    if or_epochs and not has_steps:
-        epochs, positions = _read_steps(StepReader((load_epochs(),)), files)
+    unit = "step" if steps else place.unit
+    if or_epochs and unit != "step":
+        steps, positions = _read_steps(StepReader((load_epochs(),)), files)
+        unit = "epoch" if steps else unit
     end = LogPlace(
         inode=positions[-1].inode,
         offset=positions[-1].offset,
         writer=reader.writer,
         total=reader.total,
-        counts_epochs=not has_steps and (place.counts_epochs or bool(epochs)),
-        has_steps=has_steps,
+        unit=unit,
         moved=(positions[0].inode, positions[0].offset) if moved else None,
     )
-    return steps or epochs, end
+    return steps, end
 
 
 def why_idle(train: WatchedTrain) -> str:

@@ -53,21 +53,20 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
     nodes, numbers = {stack.node for stack in odd}, {stack.rank for stack in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
     groups = [group.describe(no_stack="not answering") for group in group_stacks(odd)]
-    says = "; ".join(groups[:MAX_NAMED_GROUPS])
+    says = f"the attempt hung, odd: {'; '.join(groups[:MAX_NAMED_GROUPS])}" if odd else "the attempt hung"
     if len(groups) > MAX_NAMED_GROUPS:
         says += f"; and {len(groups) - MAX_NAMED_GROUPS} more groups"
-    diagnosis = Diagnosis(
+    return Diagnosis(
         kind=CauseKind.HANG,
         cause=CAUSE,
         scope=Scope.RANK,
         node=node,
         rank=numbers.pop() if len(numbers) == 1 else None,
         evidence=tuple(render_stacks(stacks, ranks=ranks)[:MAX_EVIDENCE_LINES]),
-        says="the attempt hung",
+        says=says,
         advice=_ODD if odd else _NONE,
         link="https://docs.pytorch.org/docs/stable/distributed.html",
     )
-    return replace(diagnosis, says=f"the attempt hung, odd: {says}") if odd else diagnosis
 
 
 def _find_odd_stacks(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[Stack]:

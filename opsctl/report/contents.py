@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -239,8 +239,8 @@ def add_up(
         if spans_of[number] or _is_inside(attempt.span, window)
     ]
     last = summary.last or Iteration(step=0)
-    curves = {name: points for name, curve in summary.curves.items() if (points := curve.points())}
-    unit = EPOCH_PARTS if is_stepless else 1
+    count = _count_epochs if is_stepless else int
+    curves = {name: points for name, curve in summary.curves.items() if (points := curve.points(count))}
     highest_steps = [max(part.steps) for part in parts if len(part)]
     step_seconds = [
         step_s for step_s in chain.from_iterable(part.step_seconds for part in parts) if 0 < step_s < math.inf
@@ -253,14 +253,14 @@ def add_up(
         is_timed=window.is_timed,
         wall_s=sum(buckets.values()),
         buckets=buckets,
-        step=_count(max(highest_steps, default=None), unit),
-        last_step=_count(last.last, unit),
+        step=count(max(highest_steps)) if highest_steps else None,
+        last_step=None if last.last is None else count(last.last),
         tokens=last.tokens,
         samples=last.consumed_samples,
         step_s=median(step_seconds) if step_seconds and not is_stepless else None,
         tflops=median(point.mean for point in curves["tflops"]) if "tflops" in curves else None,
-        loss=_scale(summary.loss.points(), unit),
-        curves={name: _scale(points, unit) for name, points in curves.items()},
+        loss=summary.loss.points(count),
+        curves=curves,
         unit="epoch" if is_stepless else "step",
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
@@ -269,17 +269,12 @@ def add_up(
         causes=_list_causes(spans, attempts, [attempt.end_label for attempt, _ in reported]),
         confidence=confidence,
         periods=_split_periods(spans, window),
-        attempts=tuple(_report_attempt(attempt, own, unit) for attempt, own in reported),
+        attempts=tuple(_report_attempt(attempt, own, count) for attempt, own in reported),
     )
 
 
-def _count(step: int | None, unit: int) -> float | None:
-    """Return a step in the unit of the report, a whole number if it is one."""
-    return step if step is None or unit == 1 else step / unit
-
-
-def _scale(points: tuple[Point, ...], unit: int) -> tuple[Point, ...]:
-    return points if unit == 1 else tuple(replace(point, step=point.step / unit) for point in points)
+def _count_epochs(steps: int) -> float:
+    return steps / EPOCH_PARTS
 
 
 def _clip(spans: Iterable[Span], window: Window) -> Iterator[Span]:
@@ -375,7 +370,7 @@ def _split_periods(spans: Sequence[Span], window: Window) -> tuple[Period, ...]:
     )
 
 
-def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span], unit: int) -> AttemptReport:
+def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span], count: Callable[[int], float]) -> AttemptReport:
     steps, span = attempt.span.log.steps, attempt.span
     return AttemptReport(
         attempt=attempt.attempt,
@@ -385,8 +380,8 @@ def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span], unit: int) -> 
         why=attempt.why,
         cause=attempt.cause,
         nodes=attempt.nodes,
-        first_step=_count(steps[0], unit) if steps else None,
-        last_step=_count(steps[-1], unit) if steps else None,
+        first_step=count(steps[0]) if steps else None,
+        last_step=count(steps[-1]) if steps else None,
         buckets=_sum_buckets(spans),
     )
 

@@ -15,7 +15,7 @@ from opsctl.slurm.past_jobs import JobRun
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
-from opsctl.telemetry.progress.step_pace import count_steps, line_s, log_interval, logged_s, usual_step_s
+from opsctl.telemetry.progress.step_pace import count_steps, log_interval, logged_s, time_lines, usual_step_s
 
 DAY_S = 86400.0
 MAX_STRAY_S = 7 * DAY_S
@@ -88,18 +88,10 @@ class _PacedLog:
     def _usual_step_s(self, line: LogStep) -> float:
         return self.usual.get((line.batch, 0), UNKNOWN)
 
-    def _timed_lines(self, part: LogPart) -> Iterator[tuple[LogStep, float]]:
-        """Yield every line with the seconds that its steps took."""
-        before: int | None = None
-        for line in part:
-            steps = count_steps(line.step, before, self.every)
-            yield line, line_s(line, steps, self._usual_step_s(line), self.every)
-            before = line.step
-
     def find_begin(self, part: LogPart) -> float:
         """Return when a part began, from its first time; nan without times."""
         done_s = 0.0
-        for line, took_s in self._timed_lines(part):
+        for line, took_s in time_lines(part, self._usual_step_s, self.every):
             before_s, done_s = done_s, done_s + took_s
             if line.earliest == line.latest:
                 begin = line.earliest - done_s
@@ -127,7 +119,7 @@ class _PacedLog:
         if is_exact:  # as in most logs: saves the walk over all lines
             return latest
         end = begin
-        for line, took_s in self._timed_lines(part):
+        for line, took_s in time_lines(part, self._usual_step_s, self.every):
             if line.earliest != line.latest and abs(line.earliest - end) < MAX_STRAY_S:
                 end = line.earliest
             end = line.latest if abs(line.latest - end) < MAX_STRAY_S else end + took_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MAX_BINS = 300
@@ -73,9 +74,10 @@ class BoundedCurve:
             if merged is not narrow[key]:
                 merged.add(narrow[key])
 
-    def points(self) -> tuple[Point, ...]:
-        """Return the bins in the order of their steps."""
+    def points(self, count: Callable[[int], float] = int) -> tuple[Point, ...]:
+        """Return the bins in the order of their steps; `count` turns steps into those of the points."""
         bins = [self.bins[key] for key in sorted(self.bins)]
         return tuple(
-            Point(step=bin_.last_step, mean=bin_.total / bin_.count, low=bin_.low, high=bin_.high) for bin_ in bins
+            Point(step=count(bin_.last_step), mean=bin_.total / bin_.count, low=bin_.low, high=bin_.high)
+            for bin_ in bins
         )

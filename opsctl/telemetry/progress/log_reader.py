@@ -276,14 +276,8 @@ def _first_hit(hits: Sequence[int]) -> int:
 
 def _parse_step_s(line: bytes) -> float:
     """Parse `elapsed time per iteration (ms): 22306.6`, or `(s): 22.3`, into seconds."""
-    name = b"elapsed time per iteration ("
-    at = line.find(name)
-    if at < 0:
-        return UNKNOWN
-    unit = at + len(name)
-    is_ms = line[unit : unit + 2] == b"ms"
-    value = _parse_until_bar(line, line.find(b":", at) + 1)
-    return value / 1000 if is_ms else value
+    step_ms = _parse_value(line, b"elapsed time per iteration (ms):")
+    return _parse_value(line, b"elapsed time per iteration (s):") if math.isnan(step_ms) else step_ms / 1000
 
 
 def _parse_value(line: bytes, name: bytes) -> float:

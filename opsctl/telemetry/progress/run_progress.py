@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 
 from opsctl.base.errors import InputError
 from opsctl.calc.time_left import Eta, time_left
@@ -19,7 +18,7 @@ from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.telemetry.progress.step_pace import median_of_known, median_step_s
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table, read_settings, read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
-from opsctl.trainer.manifest import COMPLETE, Checkpoint, list_checkpoints
+from opsctl.trainer.manifest import COMPLETE, list_checkpoints
 
 CURVE_LINES = 240
 """Newest iteration lines for the curve of the loss."""
@@ -286,27 +285,15 @@ def _find_checkpoints(run: RunDir) -> list[FoundCheckpoint]:
 def _list_times(run: RunDir, found: Sequence[FoundCheckpoint], *, is_embedded: bool) -> dict[int, datetime | None]:
     """Return when the checkpoints of any trainer were written, by their steps. Partial ones are left out."""
     if is_embedded:
-        return {checkpoint.step: _completed_at(checkpoint.path) for checkpoint in _list_embedded(run)}
+        with contextlib.suppress(OSError):
+            complete = list_checkpoints(run.checkpoints)
+            return {checkpoint.step: _time(read_change_s(checkpoint.path / COMPLETE)) for checkpoint in complete}
+        return {}
     times: dict[int, datetime | None] = {}
     for checkpoint in found:
         if checkpoint.step is not None and not checkpoint.is_partial:
             times[checkpoint.step] = datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
     return times
-
-
-def _list_embedded(run: RunDir) -> list[Checkpoint]:
-    try:
-        return list_checkpoints(run.checkpoints)
-    except OSError:
-        return []
-
-
-def _completed_at(checkpoint: Path) -> datetime | None:
-    """Return when a checkpoint of the embedded trainer was completed."""
-    for path in (checkpoint / COMPLETE, checkpoint):
-        with contextlib.suppress(OSError, ValueError, OverflowError):
-            return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
-    return None
 
 
 def _observed_interval(steps: list[int]) -> int | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from statistics import median
 
@@ -42,13 +42,16 @@ def log_interval(parts: Iterable[LogPart]) -> int:
 
 def logged_s(log_part: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
     """Return the seconds of all steps and saves in an attempt's log."""
-    total_s, before = 0.0, None
+    steps_s = (seconds for _, seconds in time_lines(log_part, usual, every))
+    return sum(steps_s) + sum(filter(math.isfinite, (*log_part.stalls_s, log_part.stall_s)))
+
+
+def time_lines(log_part: LogPart, usual: Callable[[LogStep], float], every: int) -> Iterator[tuple[LogStep, float]]:
+    """Yield every line with the seconds that its steps took."""
+    before: int | None = None
     for line in log_part:
-        steps = count_steps(line.step, before, every)
-        total_s += line_s(line, steps, usual(line), every)
+        yield line, line_s(line, count_steps(line.step, before, every), usual(line), every)
         before = line.step
-    stalls_s = (*log_part.stalls_s, log_part.stall_s)
-    return total_s + sum(stall_s for stall_s in stalls_s if math.isfinite(stall_s))
 
 
 def find_missing_steps(parts: Iterable[LogPart], every: int) -> int:
