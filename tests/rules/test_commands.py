@@ -1,8 +1,7 @@
-"""Every command has a one-line help, paragraphs, an example, and is named in the reference."""
+"""Every command has a one-line help, paragraphs and an example."""
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -11,15 +10,12 @@ from click.testing import CliRunner
 from opsctl.base.errors import InputError
 from opsctl.cli import COMMANDS, GROUPS, INTERNAL, cli
 
-REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
 MAX_SUMMARY_CHARS = 60
 NOT_IMPERATIVE = re.compile(
     "A|All|An|Any|Are|As|At|By|Can|Do|Does|Each|Every|Everything|For|From|How|If|In|Is|It|Its|No|Of|On|One|Say|Tell|"
     "The|These|This|To|What|When|Where|Which|Who|Whose|Why|With|Your"
 )
 """First words of phrases and questions."""
-META = {"help", "version"}
-"""Commands that the reference need not explain."""
 
 
 def commands(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -101,10 +97,6 @@ def test_help_of_an_unknown_command_is_refused() -> None:
 
 def test_version_is_printed() -> None:
     assert re.fullmatch(r"opsctl \d+\.\S+\n", help_of("version"))
-
-
-def test_reference_names_the_commands() -> None:
-    assert [name for name in set(COMMANDS) - META if f"opsctl {name}" not in REFERENCE] == []
 
 
 def test_commands_show_an_example() -> None:
