@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -123,22 +124,13 @@ def test_unfinalized_attempt_ends_at_the_next_start(tmp_path: Path) -> None:
     assert (report.buckets[Bucket.HANG], report.buckets[Bucket.REPEATED]) == (pytest.approx(240), pytest.approx(100))
 
 
-def test_rotated_log_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress)])
+def test_rotated_log_is_read(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     whole = make_rough_train(tmp_path / "whole").report(99999)
     train = make_rough_train(tmp_path / "cut")
     log = train.run.main_log
     lines = log.read_bytes().splitlines(keepends=True)
-    log.with_name("main_log.txt.1").write_bytes(b"".join(lines[:150]))
-    log.write_bytes(b"".join(lines[150:]))
-    assert train.report(99999).buckets == pytest.approx(whole.buckets)
-
-
-def test_compressed_rotated_log_is_read(tmp_path: Path) -> None:
-    whole = make_rough_train(tmp_path / "whole").report(99999)
-    train = make_rough_train(tmp_path / "cut")
-    log = train.run.main_log
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.with_name("main_log.txt.1.gz").write_bytes(gzip.compress(b"".join(lines[:150])))
+    log.with_name(f"main_log.txt.1{suffix}").write_bytes(pack(b"".join(lines[:150])))
     log.write_bytes(b"".join(lines[150:]))
     assert train.report(99999).buckets == pytest.approx(whole.buckets)
 
