@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pydantic import TypeAdapter
 
 from opsctl.alerts.answer import AnswerVerb
+from opsctl.base.errors import RunDirError
 from opsctl.state.files import MAX_STATE_BYTES, read_json
 from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
@@ -32,6 +33,8 @@ class UnconfirmedStep:
 @dataclass(slots=True, kw_only=True)
 class AnswerMemory:
     handled: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    """Answers of people who are not listed. However many, they push out none of `handled`."""
     waiting: dict[str, UnconfirmedStep] = field(default_factory=dict)
     """By train."""
     replies: dict[str, list[datetime]] = field(default_factory=dict)
@@ -56,13 +59,20 @@ _MEMORY = TypeAdapter(AnswerMemory)
 
 
 def load(site: SiteDir) -> AnswerMemory:
-    """Return what is remembered; nothing if the file is missing or cannot be read."""
+    """Return what is remembered; nothing without a file.
+
+    Raises RunDirError for one that cannot be read: every answer could then be sent again.
+    """
+    path = site.alerts / "answers.json"
     try:
-        return _MEMORY.validate_python(read_json(site.alerts / "answers.json", MAX_STATE_BYTES))
-    except (OSError, ValueError, TypeError):
+        return _MEMORY.validate_python(read_json(path, MAX_STATE_BYTES))
+    except FileNotFoundError:
         return AnswerMemory()
+    except (OSError, ValueError, TypeError) as error:
+        hint = "two days after the last answer, nobody can send one again: remove the file then"
+        raise RunDirError(f"{path}: which answers were handled is unknown: {error!s:.200}", hint=hint) from error
 
 
 def store(site: SiteDir, memory: AnswerMemory) -> None:
-    memory.handled = memory.handled[-MAX_REMEMBERED:]
+    memory.handled, memory.strangers = memory.handled[-MAX_REMEMBERED:], memory.strangers[-MAX_REMEMBERED:]
     site.write(site.alerts / "answers.json", json.dumps({**HEADER, **_MEMORY.dump_python(memory, mode="json")}) + "\n")

@@ -48,13 +48,14 @@ def apply_answers(
     An answer that is interrupted is handled again by the next cycle. Without `care`, nobody can confirm a proposal.
     """
     memory = answer_memory.load(alerting.site)
-    handled = set(memory.handled)
+    handled = {*memory.handled, *memory.strangers}
     new = {_name(answer): answer for answer in answers if _name(answer) not in handled}
     work = _Answers(alerting=alerting, memory=memory, find_chain=find_chain, care=care)
     done: list[str] = []
     for name, answer in new.items():
         done += work.handle(answer)
-        memory.handled.append(name)
+        is_listed = find_person(alerting.rules.people, answer.sender)
+        (memory.handled if is_listed else memory.strangers).append(name)
     work.reply_to_unclear()
     if new:
         answer_memory.store(alerting.site, memory)

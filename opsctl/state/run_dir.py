@@ -201,7 +201,8 @@ def _share(directory: Path, group: str) -> None:
 def find(root: Path, text: str) -> RunDir:
     """Return the train by its name, its run directory, or the train.toml there. Raises InputError.
 
-    A text without `/` is a name below `root`, whatever the working directory holds: anybody may have made it.
+    A text without `/` is a name below `root`, whatever the working directory holds: anybody may have made it. A shell
+    completes a name there with a `/`, so that a path that ends in the name of a train starts with `/` or `.`.
     """
     if not text:
         raise InputError("the name of the train is empty", hint="opsctl status lists all trains")
@@ -212,6 +213,12 @@ def find(root: Path, text: str) -> RunDir:
         # Not resolved: a link to a train is no train.
         run = RunDir(Path(os.path.normpath(path.absolute())) if "/" in text else root / _check_train_name(text))
         why = run.why_no_train
+        own = root / run.name
+        if "/" in text and text[0] not in "/." and RunDir(own).exists and (why or not own.samefile(run.path)):
+            raise InputError(
+                f"{text!r} is a path, and {run.name} a train below {root}",
+                hint=f"{run.name} means the train, ./{text} the path",
+            )
         is_other_directory = is_directory(run.path) and not os.path.lexists(run.config)
     except OSError as error:  # a name too long for a file, a directory without permission
         raise InputError(f"{text!r:.80}: {error.strerror}") from error

@@ -37,13 +37,13 @@ def test_old_mail_is_refused(age: int | None) -> None:
     assert find_sender(make_mail(headers, date), SERVER, NOW) == ""
 
 
-@pytest.mark.attack("a mail is sent again under another Message-ID")
+@pytest.mark.attack("a mail is sent again under another Message-ID, to another alert")
 def test_replay_is_the_same_answer() -> None:
     headers = read_table(__file__, "accepted")[0]
     answers = []
     for number, more in enumerate(("Message-ID: <1@x>\n", "Received: x\nMessage-ID: <2@x>\nSubject: y\n")):
-        given = RawAnswer(id=str(number), channel="mail", message="7.1", sender="anna@example.org", text="ack")
+        given = RawAnswer(id=str(number), channel="mail", message=f"{number}.1", sender="anna@example.org", text="ack")
         answers.append(_with_proof(given, make_mail(more + headers), SERVER, NOW))
-    assert answers[0] == answers[1]
+    assert answers[0].id == answers[1].id
     forged = _with_proof(answers[0], make_mail("From: anna@example.org"), SERVER, NOW)
     assert forged.sender == "not verified: anna@example.org"

@@ -2,6 +2,7 @@
 
 import email.utils
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from email.parser import BytesHeaderParser
 
@@ -22,25 +23,26 @@ def find_sender(raw: bytes, server: str, now: datetime) -> str:
     mail = BytesHeaderParser().parsebytes(raw)  # parts within parts would recurse
     senders = [" ".join(str(value)[:MAX_HEADER_CHARS].split()) for value in mail.get_all("From", ())]
     match = _FROM.fullmatch(senders[0]) if len(senders) == 1 else None
-    if match is None or not _is_fresh(str(mail.get("Date", "")), now):
+    if match is None or not _is_fresh(mail.get_all("Date", ()), now):
         return ""
     address = (match[1] or match[2]).lower()
     for value in mail.get_all("Authentication-Results", ()):
-        identifier, *results = _drop_texts(str(value)[:MAX_HEADER_CHARS]).split(";")
-        if identifier.split()[:1] == [server.lower()]:
-            return address if any(_proves(result, address) for result in results) else ""
+        text = str(value)[:MAX_HEADER_CHARS].lower()
+        if text.partition(";")[0].split()[:1] == [server.lower()]:
+            return address if any(_proves(result, address) for result in _drop_texts(text).split(";")[1:]) else ""
     return ""
 
 
-def _is_fresh(date: str, now: datetime) -> bool:
+def _is_fresh(dates: Sequence[object], now: datetime) -> bool:
     try:
-        return abs(now - email.utils.parsedate_to_datetime(date[:100])) <= MAX_AGE
+        [date] = dates  # a signature covers the lowest of several
+        return abs(now - email.utils.parsedate_to_datetime(str(date)[:100])) <= MAX_AGE
     except (ValueError, TypeError, IndexError):  # no date, or without a time zone
         return False
 
 
 def _drop_texts(value: str) -> str:
-    """Return a header in lower case without comments and quoted texts, which hold what the sender likes."""
+    """Return a header without comments and quoted texts, which hold what the sender likes."""
     outside, depth, is_quoted, is_escaped = [], 0, False, False
     for character in value:
         if is_escaped or character == "\\":
@@ -52,7 +54,7 @@ def _drop_texts(value: str) -> str:
             depth = depth + 1 if character == "(" else max(0, depth - 1)
         elif not is_quoted and not depth:
             outside.append(character)
-    return "".join(outside).lower()
+    return "".join(outside)
 
 
 def _proves(result: str, address: str) -> bool:
@@ -60,7 +62,10 @@ def _proves(result: str, address: str) -> bool:
     match = _METHOD.match(result)
     if match is None:
         return False
-    facts, domain = dict(_PROPERTY.findall(match[2])), address.rpartition("@")[2]
+    pairs, domain = _PROPERTY.findall(match[2]), address.rpartition("@")[2]
+    facts = dict(pairs)
+    if len(facts) < len(pairs):
+        return False  # which of two values was verified is unknown
     if match[1] == "auth":
         return facts.get("smtp.auth") == address
     if match[1] == "dmarc":

@@ -14,7 +14,7 @@ from opsctl.alerts import answer_memory, dispatch
 from opsctl.alerts.alert_history import read_alert_history
 from opsctl.alerts.answer import RawAnswer, find_person, sign
 from opsctl.alerts.channels import email, slack
-from opsctl.base.errors import InputError
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.monitor.apply_answers import NOT_UNDERSTOOD, apply_answers
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.events import AttemptFinalized, RequestDone
@@ -149,6 +149,23 @@ def test_first_answer_expires_and_another_replaces_it(world):
     assert "nothing waits" in write(world, "yes", id="4")[0]
     assert world.train.queue.rows[0].is_held is False
     assert write(world, "hold", id="5", is_button=True) == ["anna by team: gpt: held 12"]
+
+
+def test_strangers_push_no_answer_out_of_the_memory(world):
+    assert write(world, "hold", is_button=True) == ["anna by team: gpt: held 12"]
+    flood = [RawAnswer(id=str(number), channel="team", message="1", sender="U1", text="x") for number in range(2001)]
+    apply_answers(world.alerting, flood, find_chain(world))
+    assert write(world, "hold", is_button=True) == []
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"handled": 7}', "x" * (65 << 20)], ids=["cut", "list", "number", "large"]
+)
+def test_nothing_is_done_while_the_memory_of_answers_cannot_be_read(world, content):
+    (world.site.alerts / "answers.json").write_text(content)
+    with pytest.raises(RunDirError, match="which answers were handled is unknown"):
+        write(world, "hold", is_button=True)
+    assert world.train.queue.rows[0].is_held is False
 
 
 def test_text_of_a_program_is_answered_a_bounded_number_of_times(world):
