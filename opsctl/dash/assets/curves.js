@@ -12,7 +12,7 @@
 
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
   const full = (value) => (value === null || value === undefined ? "" : Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }));
-  const say = (text) => { find("#mark-note").textContent = text; };
+  const say = (text, place = "#mark-note") => { find(place).textContent = text; };
 
   function splitLog(min, max) {
     const ticks = [];
@@ -191,16 +191,17 @@
     other = null;
     for (let count = 0; name && count < tries && request === requests && !other; count += 1) {
       const answer = await fetch(`${base}/train/${encodeURIComponent(name)}?part=1`).catch(() => ({ ok: false }));
-      if (!answer.ok) { say(`The page of ${name} cannot be read.`); break; }
+      if (!answer.ok) { say(`The page of ${name} cannot be read.`, "#compare-note"); break; }
       const curves = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#curves");
       if (curves) other = { name, curves: JSON.parse(curves.textContent) };
       else {
-        say(`opsctl reads the log of ${name} …`);
+        say(`opsctl reads the log of ${name} …`, "#compare-note");
         await new Promise((done) => setTimeout(done, 3000));
       }
     }
     if (request !== requests) return; // another choice meanwhile
-    if (other) say(other.curves.loss.bins.length ? `${name} is the dashed line.` : `The log of ${name} shows no loss.`);
+    if (other) say(other.curves.loss.bins.length ? `${name} is the dashed line.` : `The log of ${name} shows no loss.`, "#compare-note");
+    if (!name) say("", "#compare-note");
     zoom = null;
     drawCharts();
   }

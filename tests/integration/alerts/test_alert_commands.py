@@ -11,20 +11,10 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.app import build
 from opsctl.base.findings import Level
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 from tests.support.findings import make_finding
 
-SITE = """
-root = "{root}"
-[alerts.channels.file]
-kind = "file"
-path = "{root}/alerts.txt"
-[alerts.channels.mail]
-kind = "email"
-to = ["me@example.org"]
-sender = "opsctl@example.org"
-port = 1
-"""
+SITE = read_table(__file__, "site")
 
 
 class Shell:

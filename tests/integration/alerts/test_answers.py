@@ -11,7 +11,7 @@ from opsctl.base.errors import InputError
 from opsctl.host.system import SystemClock
 from opsctl.monitor.handle_answers import AnswerPoller
 from tests.integration.alerts.conftest import read_kinds
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 from tests.support.imap_server import PASSWORD, USER, append_mail, empty_mailbox, find_problem, serve_imap
 from tests.support.ports import HeldPort
 from tests.unit.alerts.conftest import World
@@ -129,16 +129,8 @@ def imap_port():
 
 @pytest.fixture
 def mail(tmp_path, by_mail, imap_port):
-    table = {
-        **by_mail,
-        "imap_server": "127.0.0.1",
-        "imap_port": imap_port,
-        "imap_tls": "none",
-        "authserv_id": "mx.example.org",
-        "imap_user": USER,
-        "imap_password": PASSWORD,
-        "answer_key": "0f" * 32,
-    }
+    login = {"imap_port": imap_port, "imap_user": USER, "imap_password": PASSWORD}
+    table = {**by_mail, **login, **read_table(__file__, "imap")}
     empty_mailbox(imap_port)
     rules = {"channels": {"mail": table}, "people": PEOPLE}
     world = World(tmp_path, clock=SystemClock(), rules=World(tmp_path).rules.model_validate(rules))
@@ -147,27 +139,12 @@ def mail(tmp_path, by_mail, imap_port):
     return world
 
 
-REPLY = """Authentication-Results: mx.example.org; dkim=pass header.d=example.org
-Date: {date}
-From: Anna <Anna@example.org>
-To: opsctl@example.org
-Subject: Re: alert
-Message-ID: <{id}@phone.example.org>
-In-Reply-To: {alert}
-{more}Content-Type: text/plain; charset=utf-8
-
-{text}
-
-> {quoted}
-"""
-
-
 def reply(port, alert, text, *, id, more=""):
     append_mail(
         port,
-        REPLY.format(
-            date=format_datetime(SystemClock().now()), id=id, alert=alert, text=text, more=more, quoted="ack"
-        ).replace("\n", "\r\n"),
+        read_table(__file__, "reply")
+        .format(date=format_datetime(SystemClock().now()), id=id, alert=alert, text=text, more=more, quoted="ack")
+        .replace("\n", "\r\n"),
     )
 
 

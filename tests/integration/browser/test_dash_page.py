@@ -1,7 +1,6 @@
 """`opsctl dash` in a real browser: phone, desk and wall, actions with and without rights, hostile text."""
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -26,15 +25,14 @@ from opsctl.state.reasons import as_written
 from opsctl.state.switches import Switch, arm, path_of
 from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS
 from tests.support.cases import read_table
-from tests.support.chromium import Browser, browser
+from tests.support.chromium import PROGRAM, Browser
 from tests.support.dash_site import DashSite, Visitor, make_alerted_site, make_site, serving
+from tests.support.dash_visits import LOW_CONTRAST, SIZES, enter, find_problems
 from tests.support.findings import make_finding
 from tests.support.made_events import make_diagnosed
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
-SIZES = {"phone": (390, 844), "desk": (1440, 900), "wall": (1920, 1080)}
 XSS = read_table(__file__, "xss")
 HOSTILE = " ".join((*XSS, *(text for name, text in PAYLOADS.items() if name not in {"long line", "lone surrogate"})))
 CUT_OFF = """[...document.querySelectorAll(
@@ -42,16 +40,7 @@ CUT_OFF = """[...document.querySelectorAll(
   const b = e.getBoundingClientRect();
   return b.width && (b.left < 0 || b.right > innerWidth + 0.5);
 }).map(e => e.textContent)"""
-LOW_CONTRAST = (Path(__file__).parent / "low_contrast.js").read_text()
-"""Texts whose contrast is below the 4.5 of WCAG AA."""
 DELAY_THE_END_OF_THE_LOG = (Path(__file__).parent / "delay_the_end_of_the_log.js").read_text()
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert PROGRAM
-    with browser(PROGRAM, tmp_path_factory.mktemp("chromium")) as driver:
-        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +55,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashSite]:
 def visitor(site: DashSite) -> Iterator[Visitor]:
     with serving(site, acts=True, every_s=SOON_S) as visitor:
         yield visitor
-
-
-def enter(chromium: Browser, visitor: Visitor, role: Role, path: str = "/", **look: str) -> None:
-    """Open a page as a person does: by the link with the token, in a browser without a cookie."""
-    chromium.call("Network.clearBrowserCookies")
-    link = f"http://localhost:{visitor.port}{path}#token={visitor.server.access.token(role)}"
-    chromium.open(link, size=SIZES[look.get("size", "phone")], scheme=look.get("scheme", "light"))
-    chromium.wait_for("document.querySelector('.train, .tile, .head')")
-
-
-def find_problems(chromium: Browser) -> list[str]:
-    """Return what the console shows, except that the page asked for the token first."""
-    texts = [json.dumps(event["params"]) for event in chromium.read_console()]
-    return [text for text in texts if "status of 401" not in text]
 
 
 VIEWS = [("phone", "/"), ("desk", "/"), ("wall", "/?wall"), ("phone", "/train/tr11"), ("desk", "/train/tr11")]

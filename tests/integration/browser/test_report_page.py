@@ -1,7 +1,5 @@
 """The report page in a real browser: `pytest tests/integration/browser`."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,9 @@ from opsctl.report.html_page import render_page
 from opsctl.report.train_report import read_train
 from opsctl.state.events import Held
 from opsctl.state.reasons import as_written
-from tests.support.chromium import Browser, browser
+from tests.support.chromium import PROGRAM, Browser
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
 WIDTHS = (400, 1400)
@@ -22,13 +19,6 @@ SCHEMES = ("light", "dark")
 HOSTILE = (
     "</title><script>console.log('owned')</script><img src=http://127.0.0.1:9/x onerror=alert(1)> {{ 7 * 7 }} & \"'"
 )
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert PROGRAM
-    with browser(PROGRAM, tmp_path_factory.mktemp("chromium")) as driver:
-        yield driver
 
 
 def many_attempts(place: Path) -> Train:

@@ -6,10 +6,13 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.duty import expand_channels, find_shift, is_in_force
+from opsctl.base.errors import ConfigError
 from opsctl.base.findings import Level
 from opsctl.base.model import Reservation
 from opsctl.monitor.alert_people import find_maintenance
 from opsctl.settings.alerts import AlertSettings, PlannedSilence
+from opsctl.settings.loader import parse
+from tests.support.cases import read_cases
 from tests.unit.alerts.conftest import finding
 
 ROTA = {"people": {"anna": ("a",), "ben": ("b",)}, "rota": ("anna", "ben"), "begin": "2026-03-02"}
@@ -18,25 +21,15 @@ FILES = {name: {"kind": "file", "path": f"/nowhere/{name}"} for name in ("a", "b
 
 
 def make_rules(**fields):
-    return AlertSettings.model_validate(
-        {"channels": FILES, "time_zone": "Europe/Paris", "duty": {**ROTA, **fields.pop("duty", {})}, **fields}
-    )
+    table = {"channels": FILES, "time_zone": "Europe/Paris", "duty": {**ROTA, **fields.pop("duty", {})}, **fields}
+    return parse(AlertSettings, table, "site.toml")
 
 
 def on_duty(rules, at):
     return find_shift(rules.duty, at, rules.time_zone).person
 
 
-@pytest.mark.parametrize(
-    ("at", "person"),
-    [
-        (datetime(2026, 1, 1, tzinfo=UTC), "anna"),
-        (datetime(2026, 3, 9, 7, 59, tzinfo=UTC), "anna"),  # 8:59 in Paris
-        (datetime(2026, 3, 9, 8, 0, tzinfo=UTC), "ben"),
-        (datetime(2026, 3, 30, 6, 59, tzinfo=UTC), "ben"),  # 8:59 in Paris, in summer
-        (datetime(2026, 3, 30, 7, 0, tzinfo=UTC), "anna"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "rota_hands_over_at_nine_by_local_clock"))
 def test_rota_hands_over_at_nine_by_local_clock(at, person):
     assert on_duty(make_rules(), at) == person
 
@@ -67,23 +60,9 @@ def test_duty_stands_for_the_channels_of_the_person():
     assert expand_channels(["duty-next"], make_rules(), at) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"duty": {"rota": ("carl",)}}, "no person 'carl'"),
-        ({"duty": {"people": {"anna": ("z",), "ben": ("b",)}}}, "no channel 'z'"),
-        ({"duty": {"people": {"anna": ("a",), "ben": ()}}}, "ben has no channels"),
-        ({"duty": {"handover": "09:00+01:00"}}, "is not a time of day"),
-        ({"duty": {"overrides": ({**OVERRIDE, "until": "2026-03-04T12:00+01:00"},)}}, "both with a time zone"),
-        ({"fallback": "duty"}, "no channel 'duty'"),
-        ({"escalation": ({"after_minutes": 5.0, "channels": ("z",)},)}, "no channel 'z'"),
-        ({"silences": ({"reason": "r"},)}, "either since and until, or hours"),
-        ({"silences": ({"reason": "r", "since": "2026-03-02", "until": "2026-03-01"},)}, "until is not after since"),
-        ({"link_base": ("https://hub/{train.x}",)}, "only {train} and {key}"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "roster_with_a_mistake_is_refused"))
 def test_roster_with_a_mistake_is_refused(fields, problem):
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(ConfigError, match=problem):
         make_rules(**fields)
 
 
@@ -137,16 +116,7 @@ def test_acknowledged_alert_and_warning_are_not_escalated(escalating):
     assert list_subjects(escalating, "b") == []
 
 
-@pytest.mark.parametrize(
-    ("at", "is_silent"),
-    [
-        (datetime(2026, 3, 1, 22, 59, tzinfo=UTC), False),
-        (datetime(2026, 3, 1, 23, 0, tzinfo=UTC), True),  # Sunday
-        (datetime(2026, 3, 2, 1, 59, tzinfo=UTC), True),  # the night of Sunday
-        (datetime(2026, 3, 2, 2, 0, tzinfo=UTC), False),
-        (datetime(2026, 3, 2, 23, 30, tzinfo=UTC), False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "hours_recur_on_the_days_on_which_they_begin"))
 def test_hours_recur_on_the_days_on_which_they_begin(at, is_silent):
     silence = PlannedSilence(hours="23:00-02:00", days=("sun",), reason="backup")
     assert is_in_force(silence, at, "UTC") is is_silent

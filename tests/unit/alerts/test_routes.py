@@ -10,6 +10,7 @@ from opsctl.alerts.routes import find_destinations, find_fallback, select_channe
 from opsctl.base.findings import Level, Transition
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
+from tests.support.cases import read_cases
 from tests.unit.alerts.conftest import finding
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -67,15 +68,7 @@ def test_routes_by_train_and_by_key():
     assert list(route(rules, make_transition(Level.OK, Level.CRITICAL, train="", key="fs_quota/scratch"))) == ["team"]
 
 
-@pytest.mark.parametrize(
-    ("at", "sent"),
-    [
-        (datetime(2026, 6, 1, 19, 59, tzinfo=UTC), None),
-        (datetime(2026, 6, 1, 20, 0, tzinfo=UTC), datetime(2026, 6, 2, 5, 0, tzinfo=UTC)),  # 22:00 in Paris
-        (datetime(2026, 6, 2, 1, 0, tzinfo=UTC), datetime(2026, 6, 2, 5, 0, tzinfo=UTC)),
-        (datetime(2026, 6, 2, 5, 0, tzinfo=UTC), None),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "warning_waits_for_the_end_of_quiet_hours"))
 def test_warning_waits_for_the_end_of_quiet_hours(at, sent):
     rules = {"time_zone": "Europe/Paris"} | with_routes({"channels": ("mail",), "quiet": "22:00-07:00"})
     assert route(rules, make_transition(Level.OK, Level.WARNING, at)) == {"mail": sent}

@@ -62,31 +62,15 @@ def headline(train: TrainStatus, history: TrainHistory | None = None) -> Headlin
     return write_headline(train, history or TrainHistory(), Outlook(now=AT))
 
 
-@pytest.mark.parametrize(
-    ("train", "tone"),
-    [
-        (status("running"), Tone.GREEN),
-        (status("finished"), Tone.GREEN),
-        (status("queued"), Tone.GREEN),
-        (status("queued", waiting=(replace(WAITING, kind=WaitKind.NEVER),)), Tone.AMBER),
-        (status("held"), Tone.AMBER),
-        (status("held", last_attempt=last("crashed", "hold-queued")), Tone.RED),
-        (status("held", last_attempt=last("paused", "hold-queued")), Tone.AMBER),
-        (status("ended", last_attempt=last("crashed")), Tone.RED),
-        (status("ended", last_attempt=last("killed")), Tone.QUIET),
-        (status("not submitted"), Tone.QUIET),
-        (status("unknown", slurm="Slurm does not answer"), Tone.UNKNOWN),
-        (status("running", alerts=(alert("warning"),)), Tone.AMBER),
-        (status("running", alerts=(alert("critical"),)), Tone.RED),
-        (status("running", alerts=(alert("critical", acknowledged=True),)), Tone.AMBER),
-        (status("running", alerts=(alert("critical", silenced_until="x"),)), Tone.AMBER),
-        (status("running", alerts=(alert("warning", acknowledged=True),)), Tone.GREEN),
-        (status("unknown", alerts=(alert("critical"),)), Tone.RED),
-        (status("finished", alerts=(alert("warning"),)), Tone.GREEN),
-    ],
-)
-def test_tone_follows_state_and_alerts(train: TrainStatus, tone: Tone) -> None:
-    assert headline(train).tone is tone
+@pytest.mark.parametrize(*read_cases(__file__, "tone_follows_state_and_alerts"))
+def test_tone_follows_state_and_alerts(state: str, tone: str, last_end: list[str], open_alert: dict[str, Any]) -> None:
+    train = status(state, alerts=(alert(**open_alert),) if open_alert else ())
+    assert headline(replace(train, last_attempt=last(*last_end) if last_end else None)).tone == tone
+
+
+def test_train_that_will_never_start_needs_a_decision() -> None:
+    waiting = (replace(WAITING, kind=WaitKind.NEVER),)
+    assert headline(status("queued", waiting=waiting)).tone is Tone.AMBER
 
 
 def test_alert_is_the_headline_of_a_running_train() -> None:

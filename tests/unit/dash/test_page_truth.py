@@ -26,9 +26,10 @@ from opsctl.diagnosis.causes import Cause, causes
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
-from opsctl.state.reasons import NeededChange, Reason, ReasonKind
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.telemetry.progress.run_progress import Progress
 from opsctl.watchdogs.held_cause import advise_still
+from tests.support.cases import read_cases
 from tests.support.dash_site import DashSite
 from tests.unit.dash.test_headline import AT, alert, crashes, last, status
 
@@ -204,14 +205,7 @@ def test_hold_has_one_count_and_no_log_text() -> None:
     assert found.steps[0].text.endswith(". Power-cycle the node; check the power, cooling and seating of the card.")
 
 
-@pytest.mark.parametrize(
-    ("needed", "text", "command"),
-    [
-        (NeededChange.CODE, "Before the release, change the code or the settings.", "opsctl edit tr11"),
-        (NeededChange.STORAGE, "Before the release, repair the storage or free space.", ""),
-        ("", "Before the release, find and remove the cause.", "opsctl why tr11"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "fix_comes_before_the_release"))
 def test_fix_comes_before_the_release(needed: str, text: str, command: str) -> None:
     history = crashes("", reason=Reason(kind=ReasonKind.CRASH_LOOP, change=needed))
     steps = explain(status("held", last_attempt=last("crashed", "hold-queued")), history, {}).steps

@@ -19,6 +19,7 @@ from opsctl.state.events import (
 from opsctl.state.journal import actor
 from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.watchdogs.failures import failures
+from tests.support.cases import read_cases
 from tests.support.made_events import make_diagnosed
 from tests.support.watch_context import T0, Bench
 
@@ -133,14 +134,7 @@ def test_held_train_is_reported_until_a_decision(bench: Bench, event: Event, don
     assert finding.summary == f"gpt was {done} by {person}"
 
 
-@pytest.mark.parametrize(
-    ("waiting", "summary", "command"),
-    [
-        (2, "gpt is held: {cause}, twice; 2 tasks waiting", "opsctl release gpt"),
-        (1, "gpt is held: {cause}, twice; 1 task waiting", "opsctl release gpt"),
-        (0, "gpt has stopped: {cause}, twice; no task is queued", "opsctl launch {config}"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "alert_of_a_held_train_fits_the_queue"))
 def test_alert_of_a_held_train_fits_the_queue(bench: Bench, waiting: int, summary: str, command: str) -> None:
     cause = "an error in the training program: KeyError: 'image'"
     for number in 1, 2:
