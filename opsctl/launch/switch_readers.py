@@ -6,7 +6,7 @@ from datetime import datetime
 
 from opsctl.base.statements import Statement, state
 from opsctl.checkpoints.trainer_command.read_command import SCRIPT_SUFFIXES, read_scripts
-from opsctl.checkpoints.trainer_command.shell import split_command
+from opsctl.checkpoints.trainer_command.shell import split_command, strip_comments
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -48,7 +48,7 @@ def names_in_body(run: RunDir, pattern: re.Pattern[str]) -> bool:
     changes = [line.removeprefix("cd -- ").strip("\"'") for line in body.splitlines() if line.startswith("cd -- ")]
     directory = run.path / changes[0] if changes else run.path
     texts = [body, *read_scripts(split_command([body]), directory, (".py", *SCRIPT_SUFFIXES)).values()]
-    return any(pattern.search(text) for text in texts)
+    return any(pattern.search(strip_comments(text)) for text in texts)
 
 
 def reads_save_switch(run: RunDir) -> bool:

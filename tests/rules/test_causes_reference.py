@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from opsctl.cli.why import JSON_FORMAT, why
-from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, causes
+from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, causes, read_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnosis.md"
 TEXT = PAGE.read_text()
@@ -36,6 +36,7 @@ def has_advice_and_link(cause: Cause) -> bool:
 
 def test_causes_have_advice_and_link() -> None:
     assert [cause.name for cause in ALL if not has_advice_and_link(cause)] == []
+    assert {cause.kind.value for cause in ALL} <= set(read_table("proofs"))
 
 
 def test_names_of_causes_are_unique() -> None:

@@ -12,7 +12,7 @@ PREFIX = re.compile(rb"\[([^\[\]\s:]+):(\d{1,9})\]: ?")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _OWN_MARKS = (b"opsctl: ", b"Z DEBUG   ", b"Z INFO    ", b"Z WARNING ", b"Z ERROR   ", b"Z CRITICAL ")
 _OWN = re.compile(
-    rb"^(?:\[[^\[\]\s:]+:\d{1,9}\]: ?| *\d{1,7}: )?"
+    rb"^(?:\[[^\[\]\s:]{1,255}(?::\d{1,9})?\]: ?| *\d{1,7}: |\[\d+,\d+\]<std(?:err|out)>: ?){0,2}"
     rb"(?:opsctl: |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (?:DEBUG  |INFO   |WARNING|ERROR  |CRITICAL) "
     rb"(?=[a-z_ ]{10})[a-z_]+ )"
     rb".*(?:\n {4}.*)*",

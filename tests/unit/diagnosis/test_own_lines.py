@@ -51,6 +51,8 @@ FORMS = {
     "record": write_record,
     "message": lambda text: f"opsctl: {text}".replace("\n", "\n        "),
     "rank": lambda text: f"[node1:3]: opsctl: {text}".replace("\n", " "),
+    "mpirun": lambda text: f"[1,3]<stderr>: opsctl: {text}".replace("\n", " "),
+    "torchrun": lambda text: f"[default3]:opsctl: {text}".replace("\n", " "),
     "label": lambda text: f" 3: opsctl: {text}".replace("\n", " "),
 }
 

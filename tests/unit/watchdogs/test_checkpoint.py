@@ -261,7 +261,7 @@ def find_unanswered(bench: Bench, minutes: float) -> list[str]:
 
 
 def test_save_switch_that_the_trainer_does_not_read_is_reported(bench: Bench) -> None:
-    bench.run.body.write_text("srun python train.py\n")
+    bench.run.body.write_text("srun python train.py  # does not read TRAIN_SAVE_SWITCH\n")
     switches.arm(bench.run, Switch.SAVE, why="")
     os.utime(bench.run.switches / "save", (T0.timestamp(), T0.timestamp()))
     assert find_unanswered(bench, 60) == []  # no task runs
