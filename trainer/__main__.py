@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from opsctl.trainer import config, dry_run, rank_process, trace
+from opsctl.trainer import config, config_problems, dry_run, rank_process, trace
 from opsctl.trainer.errors import Refused
 
 
@@ -27,7 +27,7 @@ def main() -> NoReturn:
     try:
         _run(sys.argv[1:])
     except ValidationError as error:
-        _leave(2, f"Refused by the trainer: {config.describe_errors(error)}\n")
+        _leave(2, f"Refused by the trainer: {config_problems.join_problems(config.TrainerConfig, error)}\n")
     except Refused as error:
         _leave(2, f"Refused by the trainer: {error}\n")
     except SystemExit as error:

@@ -168,7 +168,7 @@ def open_data(config: TrainerConfig) -> Data:
     """
     parts, problems = open_parts(config, config.data.corpora())
     problems = problems or held_out_problems(config, parts)
-    sets, set_problems = open_sets(config)
+    sets, set_problems = open_sets(config, config.evaluation.sets)
     if problems or set_problems:
         raise Refused("; ".join([*problems, *set_problems]))
     return Data(trained=[part for part, _ in parts], held_out=[part for _, part in parts], sets=sets, config=config)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.config_tables import DataConfig
+from opsctl.trainer.config_tables import DataConfig, EvaluationSetConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import Corpus
 from opsctl.trainer.sample_order import SampleOrder
@@ -126,10 +126,10 @@ def held_out_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, C
     return []
 
 
-def open_sets(config: TrainerConfig) -> tuple[dict[str, CorpusPart], list[str]]:
-    """Open the corpora of `evaluation.sets`, whole; return them by name, and their problems."""
+def open_sets(config: TrainerConfig, tables: Sequence[EvaluationSetConfig]) -> tuple[dict[str, CorpusPart], list[str]]:
+    """Open the corpora of evaluation sets, whole; return them by name, and their problems."""
     sets, problems, batch = {}, [], config.batch.global_batch
-    for table in config.evaluation.sets if config.evaluation.every else []:
+    for table in tables if config.evaluation.every else []:
         try:
             corpus = _open(table.prefix, config)
         except Refused as error:

@@ -5,11 +5,10 @@ No import of torch: `opsctl launch` validates configs on login nodes. Lengths ar
 """
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from opsctl.trainer import schedule
 from opsctl.trainer.config_tables import (
@@ -20,15 +19,12 @@ from opsctl.trainer.config_tables import (
     EvaluationConfig,
     LimitsConfig,
     LogConfig,
+    OptimizerConfig,
     Seconds,
-    Share,
     SpikeConfig,
     refuse,
 )
 from opsctl.trainer.model_config import ModelConfig
-
-MAX_PROBLEMS = 20
-"""Named in one message."""
 
 
 class ParallelConfig(ConfigTable):
@@ -54,58 +50,6 @@ class ParallelConfig(ConfigTable):
     def division(self) -> str:
         """The division of the layers into stages, as a checkpoint records it."""
         return "-".join(map(str, self.blocks)) if self.blocks else self.balance
-
-
-class OptimizerConfig(ConfigTable):
-    """AdamW and the schedule of its learning rate, in samples."""
-
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Learning rate after the warm-up."""
-    min_lr: Annotated[float, Field(ge=0)] = 0.0
-    """Learning rate at the end of the decay."""
-    lr_scale: Annotated[float, Field(gt=0)] = 1.0
-    """Factor of every learning rate of the schedule, as after a rollback; may change between two attempts."""
-    warmup_samples: Annotated[int, Field(ge=0)] = 0
-    """Samples over which the learning rate rises linearly from 0."""
-    decay: Literal["cosine", "cosine-restarts", "linear", "wsd", "inverse-square-root", "constant"] = "cosine"
-    """Shape of the learning rate after the warm-up; wsd keeps `lr` and falls linearly over the last `anneal_samples`,
-    inverse-square-root is lr x sqrt(warmup_samples / samples)."""
-    decay_samples: Count | None = None
-    """Samples from the start of the run until `min_lr` is reached; the whole run if absent."""
-    anneal_samples: Count | None = None
-    """Samples of the decay at the end of wsd."""
-    periods: Count | None = None
-    """Periods of cosine-restarts, all of the same length."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """AdamW's weight decay; not applied to biases and norms."""
-    beta1: Share = 0.9
-    """Decay of the running mean of gradients."""
-    beta2: Share = 0.95
-    """Decay of the running mean of squared gradients."""
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    """AdamW's epsilon, added to the denominator."""
-    clip: Annotated[float, Field(ge=0)] = 1.0
-    """Largest norm of the gradient over all ranks; 0 does not clip."""
-
-    @model_validator(mode="after")
-    def _rates_fall(self) -> Self:
-        problems = []
-        if self.min_lr > self.lr:
-            problems.append(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
-        if self.decay_samples is not None and self.decay_samples <= self.warmup_samples:
-            problems.append(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
-        refuse([*problems, *self._keys_of_other_decays()])
-        return self
-
-    def _keys_of_other_decays(self) -> Iterator[str]:
-        for key, decay in (("anneal_samples", "wsd"), ("periods", "cosine-restarts")):
-            value = getattr(self, key)
-            if self.decay == decay and value is None:
-                yield f"decay = {decay} needs {key}"
-            if self.decay != decay and value is not None:
-                yield f"{key} = {value} has no meaning with decay = {self.decay}, only with {decay}"
-        if self.decay == "inverse-square-root" and not self.warmup_samples:
-            yield "decay = inverse-square-root needs warmup_samples, from which it falls"
 
 
 class CheckpointConfig(ConfigTable):
@@ -231,21 +175,11 @@ class TrainerConfig(ConfigTable):
 
     def samples(self) -> int:
         """Return the samples of the whole run, including the ramp-up."""
-        return self.batch.ramp().consumed(self.steps)
+        return self.batch.consumed(self.steps)
 
     def rate(self) -> schedule.Rate:
         """Return the schedule of the learning rate, in samples."""
-        optimizer = self.optimizer
-        return schedule.Rate(
-            peak=optimizer.lr,
-            least=optimizer.min_lr,
-            warmup=optimizer.warmup_samples,
-            end=optimizer.decay_samples or self.samples(),
-            decay=schedule.Decay(optimizer.decay),
-            anneal=optimizer.anneal_samples or 0,
-            periods=optimizer.periods or 1,
-            scale=optimizer.lr_scale,
-        )
+        return schedule.Rate(self.optimizer, end=self.optimizer.decay_samples or self.samples())
 
 
 def read(path: Path, *, skip_samples: Sequence[str] = (), accept: bool = False) -> TrainerConfig:
@@ -257,39 +191,3 @@ def read(path: Path, *, skip_samples: Sequence[str] = (), accept: bool = False) 
     skipped = [*config.data.skip_samples, *skip_samples]
     data = DataConfig.model_validate(config.data.model_dump() | {"skip_samples": skipped})
     return config.model_copy(update={"data": data, "accept": accept or config.accept})
-
-
-def describe_errors(error: ValidationError) -> str:
-    """Return the problems of a config in one line."""
-    problems = error.errors()
-    described = [
-        _describe_error(details["loc"], details["type"], details["msg"]) for details in problems[:MAX_PROBLEMS]
-    ]
-    more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
-    return "; ".join(described + more)
-
-
-def _describe_error(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    where = ".".join(map(str, place)) or "config"
-    if kind != "extra_forbidden":
-        return f"{where}: {message.removeprefix('Value error, ')}"
-    known = _known(place[:-1])
-    near = get_close_matches(str(place[-1]), known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    return f"{where}: unknown key; {hint}"
-
-
-def _known(place: Sequence[int | str]) -> list[str]:
-    """Return the keys of the table at `place`."""
-    model: type[BaseModel] = TrainerConfig
-    for key in place:
-        if isinstance(key, str):  # a number is the place in a list
-            model = next(_tables_in(model.model_fields[key].annotation), model)
-    return sorted(model.model_fields)
-
-
-def _tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _tables_in(inner)

@@ -1,13 +1,12 @@
-"""The base class of all config tables; the tables of data, batches, evaluation, logs and limits."""
+"""The base class of all config tables; the tables of data, batches, optimizer, evaluation, logs and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from opsctl.trainer.sample_order import check_range
-from opsctl.trainer.schedule import Ramp
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e8)]
@@ -130,10 +129,84 @@ class BatchConfig(ConfigTable):
             )
         return self
 
-    def ramp(self) -> Ramp:
-        """Return the schedule of the batch size, in consumed samples."""
+    @property
+    def _ramp(self) -> tuple[int, int, int]:
         start, increment, samples = self.rampup or (self.global_batch, 1, 0)
-        return Ramp(full=self.global_batch, start=start, increment=increment, samples=samples)
+        return start, increment, samples
+
+    def sizes(self) -> list[int]:
+        """Return all sizes of the batch, smallest first."""
+        start, increment, _ = self._ramp
+        return list(range(start, self.global_batch + 1, increment))
+
+    def at(self, consumed: int) -> int:
+        """Return the batch size of the step that begins after `consumed` samples."""
+        start, increment, samples = self._ramp
+        increments = len(self.sizes()) - 1
+        if consumed > samples or increments == 0:
+            return self.global_batch
+        return start + consumed * increments // samples * increment
+
+    def consumed(self, steps: int) -> int:
+        """Return the samples that the first `steps` steps consume."""
+        consumed, (*growing, full) = 0, self.sizes()
+        for number, size in enumerate(growing, start=1):
+            ends = -(-self._ramp[2] * number // len(growing))  # the first sample count with the next size
+            here = min(steps, max(0, -(-(ends - consumed) // size)))
+            consumed, steps = consumed + here * size, steps - here
+        return consumed + steps * full
+
+
+class OptimizerConfig(ConfigTable):
+    """AdamW and the schedule of its learning rate, in samples."""
+
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate after the warm-up."""
+    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    """Learning rate at the end of the decay."""
+    lr_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of every learning rate of the schedule, as after a rollback; may change between two attempts."""
+    warmup_samples: Annotated[int, Field(ge=0)] = 0
+    """Samples over which the learning rate rises linearly from 0."""
+    decay: Literal["cosine", "cosine-restarts", "linear", "wsd", "inverse-square-root", "constant"] = "cosine"
+    """Shape of the learning rate after the warm-up; wsd keeps `lr` and falls linearly over the last `anneal_samples`,
+    inverse-square-root is lr x sqrt(warmup_samples / samples)."""
+    decay_samples: Count | None = None
+    """Samples from the start of the run until `min_lr` is reached; the whole run if absent."""
+    anneal_samples: Count | None = None
+    """Samples of the decay at the end of wsd."""
+    periods: Count | None = None
+    """Periods of cosine-restarts, all of the same length."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """AdamW's weight decay; not applied to biases and norms."""
+    beta1: Share = 0.9
+    """Decay of the running mean of gradients."""
+    beta2: Share = 0.95
+    """Decay of the running mean of squared gradients."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """AdamW's epsilon, added to the denominator."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the gradient over all ranks; 0 does not clip."""
+
+    @model_validator(mode="after")
+    def _rates_fall(self) -> Self:
+        problems = []
+        if self.min_lr > self.lr:
+            problems.append(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
+        if self.decay_samples is not None and self.decay_samples <= self.warmup_samples:
+            problems.append(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
+        refuse([*problems, *self._keys_of_other_decays()])
+        return self
+
+    def _keys_of_other_decays(self) -> Iterator[str]:
+        for key, decay in (("anneal_samples", "wsd"), ("periods", "cosine-restarts")):
+            value = getattr(self, key)
+            if self.decay == decay and value is None:
+                yield f"decay = {decay} needs {key}"
+            if self.decay != decay and value is not None:
+                yield f"{key} = {value} has no meaning with decay = {self.decay}, only with {decay}"
+        if self.decay == "inverse-square-root" and not self.warmup_samples:
+            yield "decay = inverse-square-root needs warmup_samples, from which it falls"
 
 
 class EvaluationSetConfig(ConfigTable):

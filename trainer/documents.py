@@ -3,7 +3,7 @@
 Beside the activations, layers hand on `starts` [b, s]: the place in the sample at which the document of a token begins.
 """
 
-from collections.abc import Callable
+import inspect
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -15,23 +15,14 @@ Carried: TypeAlias = Any
 
 
 def carries_starts(layer: Layer) -> Layer:
-    """Make a layer take and give `starts` beside the activations; its own forward pass does not see them."""
-    return _wrap(layer, lambda own, module, x, _: own(module, x))
-
-
-def uses_starts(layer: Layer) -> Layer:
-    """As `carries_starts`, for a layer whose own forward pass takes `starts` as well, or None."""
-    return _wrap(layer, lambda own, module, x, starts: own(module, x, starts))
-
-
-def _wrap(layer: Layer, call: Callable[..., Tensor]) -> Layer:
+    """Make a layer take and give `starts` beside the activations; its own forward pass sees them if it names them."""
     own: Any = layer.forward  # type: ignore[attr-defined]  # a torch module, which mypy does not read
+    sees_starts = "starts" in inspect.signature(own).parameters
 
     def forward(module: Any, carried: Carried) -> Carried:
-        if isinstance(carried, Tensor):
-            return call(own, module, carried, None)
-        x, starts = carried
-        return call(own, module, x, starts), starts
+        x, starts = (carried, None) if isinstance(carried, Tensor) else carried
+        given = own(module, x, starts) if sees_starts else own(module, x)
+        return given if isinstance(carried, Tensor) else (given, starts)
 
     layer.forward = forward  # type: ignore[attr-defined]  # as above
     return layer

@@ -16,7 +16,7 @@ from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import number
-from opsctl.trainer.schedule import Decay, Rate
+from opsctl.trainer.schedule import Rate
 
 _WIDTHS = (30, 12, 9, 11, 11, 13, 12)
 
@@ -82,24 +82,25 @@ def _steps(config: TrainerConfig) -> Iterator[str]:
     tokens = samples * config.model.sequence
     yield _row("steps", f"{config.steps} on {samples} samples, {_short(tokens)} tokens")
     if batch.rampup:
-        sizes, over = batch.ramp().sizes(), batch.rampup[2]
+        sizes, over = batch.sizes(), batch.rampup[2]
         yield _row("ramp-up", f"{sizes[0]}, {sizes[1]} ... {sizes[-1]} samples, {len(sizes)} sizes over {over} samples")
-    rate = config.rate()
-    yield _row("rate", f"{rate.peak:g} after {rate.warmup} samples, {_describe_decay(rate)}")
+    optimizer, rate = config.optimizer, config.rate()
+    yield _row("rate", f"{optimizer.lr:g} after {optimizer.warmup_samples} samples, {_describe_decay(rate)}")
 
 
 def _describe_decay(rate: Rate) -> str:
-    match rate.decay:
-        case Decay.CONSTANT:
+    optimizer, end = rate.optimizer, rate.end
+    match optimizer.decay:
+        case "constant":
             return "and then constant"
-        case Decay.INVERSE_SQUARE_ROOT:
-            return f"{rate.decay} to {rate.at(rate.end):.3g} at {rate.end}"
-        case Decay.WSD:
-            return f"constant until {rate.end - rate.anneal}, linear to {rate.least:g} at {rate.end}"
-        case Decay.COSINE_RESTARTS:
-            return f"to {rate.least:g} at {rate.end} in {rate.periods} periods"
+        case "inverse-square-root":
+            return f"{optimizer.decay} to {rate.at(end):.3g} at {end}"
+        case "wsd":
+            return f"constant until {end - (optimizer.anneal_samples or 0)}, linear to {optimizer.min_lr:g} at {end}"
+        case "cosine-restarts":
+            return f"to {optimizer.min_lr:g} at {end} in {optimizer.periods} periods"
         case _:
-            return f"to {rate.least:g} at {rate.end}"
+            return f"to {optimizer.min_lr:g} at {end}"
 
 
 def _layout(config: TrainerConfig, cut: Layout) -> Iterator[str]:
@@ -125,7 +126,7 @@ def _memory(config: TrainerConfig, cut: Layout) -> Iterator[str]:
     shown = dict.fromkeys((stages[0], between, stages[-1]))
     for stage in filter(None, shown):
         parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations + stage.output, stage.total)
-        held = f"{stage.blocks} blocks" + (f" + {stage.holds}" if stage.holds else "")
+        held = f"{stage.layers} blocks" + (f" + {stage.holds}" if stage.holds else "")
         cells = [held, _short(stage.parameters), *(f"{part / GIB:.1f}" for part in parts)]
         yield _row(
             f"stage {stage.stage}", "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
@@ -179,8 +180,7 @@ def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
 def _evaluation_sets(config: TrainerConfig) -> tuple[list[str], list[str]]:
     tables = config.evaluation.sets
     here = [table for table in tables if _exists(table.prefix)]
-    evaluation = config.evaluation.model_copy(update={"sets": here})
-    opened, problems = blend.open_sets(config.model_copy(update={"evaluation": evaluation}))
+    opened, problems = blend.open_sets(config, here)
     lines = []
     for table in tables:
         text = "refused" if table in here else "not on this machine, not checked"

@@ -29,28 +29,30 @@ class StageFootprint:
     """Memory of one rank of a stage, in bytes."""
 
     stage: int
-    blocks: int
-    holds: str
+    layers: int
+    """Blocks."""
+    holds: str = ""
     """Other layers of the stage, as text: embedding, output."""
-    parameters: int
+    parameters: float
     weights: float
     gradients: float
     optimizer: float
     activations: float
+    """Stored for the backward pass, plus the working memory of one layer."""
     output: float
     """Logits and their gradients, on the last stage only."""
+    gathered: float = 0.0
+    """Whole layers that ZeRO-3 or FSDP gathers."""
+    overhead: float
+    context: float = CONTEXT_BYTES
 
     @property
-    def requested(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.output
-
-    @property
-    def overhead(self) -> float:
-        return self.requested * _OVERHEAD_RATIO
+    def states(self) -> float:
+        return self.weights + self.gradients + self.optimizer
 
     @property
     def total(self) -> float:
-        return self.requested + self.overhead + CONTEXT_BYTES
+        return self.states + self.activations + self.output + self.gathered + self.overhead + self.context
 
 
 def checkpoint_bytes(config: TrainerConfig) -> int:
@@ -78,19 +80,22 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
     # A tied output shares the embedding's weight: one copy if both are on one stage.
     tables = int(first or last) if model.is_tied else first + last
     parameters = (blocks * block_parameters(model) + tables * model.vocabulary * model.hidden) // cut.tensor
-    weights, gradients, optimizer = _STATES[config.precision]
+    weights, gradients, optimizer = (float(parameters * size) for size in _STATES[config.precision])
+    optimizer /= cut.data if config.parallel.zero_stage else 1
+    output = _logits(config, cut) if last else 0.0
+    activations = _activations(config, cut, number, blocks) + blocks * _document_masks(config)
+    activations += _alibi(config, cut) if blocks else 0.0
     return StageFootprint(
         stage=number,
-        blocks=blocks,
+        layers=blocks,
         holds=" + ".join(["embedding"] * first + ["output"] * last),
         parameters=parameters,
-        weights=parameters * weights,
-        gradients=parameters * gradients,
-        optimizer=parameters * optimizer / (cut.data if config.parallel.zero_stage else 1),
-        output=_logits(config, cut) if last else 0.0,
-        activations=_activations(config, cut, number, blocks)
-        + (_alibi(config, cut) if blocks else 0.0)
-        + blocks * _document_masks(config),
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        output=output,
+        activations=activations,
+        overhead=(weights + gradients + optimizer + activations + output) * _OVERHEAD_RATIO,
     )
 
 

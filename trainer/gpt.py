@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout, tensor_parallel
-from opsctl.trainer.documents import Carried, activations, carries_starts, positions, uses_starts, visible
+from opsctl.trainer.documents import Carried, activations, carries_starts, positions, visible
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into
@@ -41,7 +41,7 @@ def logits(embedding: TokenEmbedding, carried: Carried) -> Tensor:
     return into(activations(carried), embedding.part).times(embedding.weight)
 
 
-@uses_starts
+@carries_starts
 class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Adds a learnt vector per position."""
 
@@ -72,7 +72,7 @@ class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read t
         return self.dropout(super().forward(x))
 
 
-@uses_starts
+@carries_starts
 class ResidualBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A pre-norm transformer block: attention, then feed-forward, both added to the residual stream."""
 

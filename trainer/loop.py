@@ -122,16 +122,13 @@ def evaluations(data: Data, layout: Layout, rank: int) -> list[Evaluation]:
     config, place = data.config, {"data_rank": layout.data_rank(rank), "data_ranks": layout.data}
     if not config.evaluation.every:
         return []
-    held_out = sum(part.samples for part in data.held_out)
-    found = [_evaluation(config, "", data.evaluation(**place), held_out)] if held_out else []
-    return found + [
-        _evaluation(config, name, data.evaluation_set(name, **place), part.samples) for name, part in data.sets.items()
+    held_out, batch = sum(part.samples for part in data.held_out), config.batch.global_batch
+    found = [("", data.evaluation(**place), held_out)] if held_out else []
+    found += [(name, data.evaluation_set(name, **place), part.samples) for name, part in data.sets.items()]
+    return [
+        Evaluation(name=name, batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))
+        for name, batches, samples in found
     ]
-
-
-def _evaluation(config: TrainerConfig, name: str, batches: Batches, samples: int) -> Evaluation:
-    batch = config.batch.global_batch
-    return Evaluation(name=name, batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,11 +206,11 @@ def _step(run: Run) -> None:
     config, state = run.config, run.state
     run.pulse.write_heartbeat(Phase.TRAIN, state)
     started = time.monotonic()
-    batch = config.batch.ramp().at(state.consumed_samples)
+    batch = config.batch.at(state.consumed_samples)
     after = run.ahead.batches.after(state.consumed_samples, batch)
     batches, rate = run.ahead.step(state.consumed_samples, batch), config.rate().at(after)
     if run.engine.reads_data:
-        run.ahead.start(after, config.batch.ramp().at(after))
+        run.ahead.start(after, config.batch.at(after))
     loss, grad_norm = run.engine.step(batches, batch=batch, rate=rate, consumed=state.consumed_samples)
     if math.isnan(grad_norm):
         again = run.ahead.batches.step(state.consumed_samples, batch)

@@ -107,16 +107,9 @@ class Metrics:
 
     def evaluation(self, loss: float, *, batches: int, state: RunState, name: str = "") -> None:
         """Write the loss of an evaluation after the last step; without a `name`, of the held-out samples."""
-        if name:
-            values = {
-                "step": state.step,
-                "evaluation_set": name,
-                "evaluation_loss": loss,
-                "evaluation_batches": batches,
-            }
-        else:
-            values = {"step": state.step, "held_out_loss": loss, "held_out_batches": batches}
-        self._write(values, state)
+        kind = "evaluation" if name else "held_out"
+        values = {"step": state.step, f"{kind}_loss": loss, f"{kind}_batches": batches}
+        self._write(values | ({"evaluation_set": name} if name else {}), state)
 
     def close(self) -> None:
         for charts in self._charts:

@@ -142,7 +142,7 @@ def _batch_problems(config: TrainerConfig, data: int) -> list[str]:
             f"global_batch = {total} is not a multiple of micro_batch x data-parallel ranks = {micro} x {data} = "
             f"{micro * data}"
         ]
-    wrong = [size for size in config.batch.ramp().sizes() if size % (micro * data)]
+    wrong = [size for size in config.batch.sizes() if size % (micro * data)]
     if wrong:
         shown = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         return [

@@ -15,7 +15,7 @@ from opsctl.calc.gpt_size import (
 )
 from opsctl.calc.layer_work import stored_bytes
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Topology, layers_of_stages
-from opsctl.trainer.footprint import CONTEXT_BYTES
+from opsctl.trainer.footprint import StageFootprint
 
 GIB = 2**30
 OVERHEAD_RATIO = 0.2
@@ -57,31 +57,11 @@ SHARDED_FP32 = Precision(weights=4, gradients=4, optimizer=8, partition=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
-    stage: int
-    layers: int
-    parameters: float
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    """Stored for the backward pass, plus the working memory of one layer."""
-    output: float
-    """Logits and their gradients, on the last stage only."""
-    gathered: float
-    """Whole layers that ZeRO-3 or FSDP gathers."""
-    overhead: float
-    context: float = CONTEXT_BYTES
+class StageMemory(StageFootprint):
+    """Memory of one rank of a stage of any trainer."""
+
     kind: str = "buckets"
     """Of the trainer, as to how well its memory is known: a key of MEMORY_LIMITS."""
-
-    @property
-    def states(self) -> float:
-        return self.weights + self.gradients + self.optimizer
-
-    @property
-    def total(self) -> float:
-        return self.states + self.activations + self.output + self.gathered + self.overhead + self.context
 
     @property
     def gib(self) -> float:

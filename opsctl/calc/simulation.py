@@ -100,39 +100,18 @@ def _rate(setup: SimulationSetup, lemons: int) -> float:
     return weight * setup.per_1000_node_days / 1000 / 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedRun:
-    """The result for one train. `effective_h` and the hours of `lost` add up to `wall_h`."""
-
-    wall_h: float
-    effective_h: float
-    lost: dict[str, float]
-    failures: int
-    attempts: int
-    removed: int
-    """Number of nodes taken out."""
-
-    @property
-    def share(self) -> float:
-        return self.effective_h / self.wall_h
-
-    @property
-    def share_without_queue(self) -> float:
-        """The effective share without the time in the queue, as in some published figures."""
-        return self.effective_h / max(self.wall_h - self.lost["queue"], 1e-9)
-
-
 @dataclass(slots=True)
-class _Train:
-    """The state of one run, moved forward attempt by attempt."""
+class SimulatedRun:
+    """One run, moved forward attempt by attempt. In the end, `effective_h` and the hours of `lost` are `wall_h`."""
 
     setup: SimulationSetup
     seed: int
     now: float = 0.0
-    effective: float = 0.0
+    effective_h: float = 0.0
     failures: int = 0
     attempts: int = 0
     removed: int = 0
+    """Number of nodes taken out."""
     lemons: int = 0
     lost: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     out: list[float] = field(default_factory=list)
@@ -153,39 +132,41 @@ class _Train:
         self.lemons = self.setup.lemons
 
     @property
-    def end(self) -> float:
+    def wall_h(self) -> float:
         return self.setup.days * 24
+
+    @property
+    def share(self) -> float:
+        return self.effective_h / self.wall_h
+
+    @property
+    def share_without_queue(self) -> float:
+        """The effective share without the time in the queue, as in some published figures."""
+        return self.effective_h / max(self.wall_h - self.lost["queue"], 1e-9)
 
     def lose(self, cause: str, hours: float) -> None:
         """Spend time on `cause`, at most to the end."""
-        hours = max(0.0, min(hours, self.end - self.now))
+        hours = max(0.0, min(hours, self.wall_h - self.now))
         self.lost[cause] += hours
         self.now += hours
 
     def gain(self, hours: float) -> None:
-        self.effective += hours
+        self.effective_h += hours
         self.now += hours
 
 
 def simulate(setup: SimulationSetup, *, seed: int) -> SimulatedRun:
     """Simulate one train. The same seed gives the same result."""
-    train = _Train(setup=setup, seed=seed)
-    while train.now < train.end:
+    train = SimulatedRun(setup=setup, seed=seed)
+    while train.now < train.wall_h:
         if not train.task_left_h:
             _wait(train)
-        if train.now < train.end:
+        if train.now < train.wall_h:
             _run_attempt(train)
-    return SimulatedRun(
-        wall_h=train.end,
-        effective_h=train.effective,
-        lost=train.lost,
-        failures=train.failures,
-        attempts=train.attempts,
-        removed=train.removed,
-    )
+    return train
 
 
-def _wait(train: _Train) -> None:
+def _wait(train: SimulatedRun) -> None:
     """Wait until there are enough nodes, and Slurm has started the attempt."""
     while train.out and (train.out[0] <= train.now or len(train.out) > train.setup.spares):
         train.lose("held", train.out[0] - train.now)
@@ -197,9 +178,9 @@ def _wait(train: _Train) -> None:
     train.task_left_h, train.spares_left = train.setup.task_h, train.setup.spare_nodes
 
 
-def _run_attempt(train: _Train) -> None:
+def _run_attempt(train: SimulatedRun) -> None:
     """Run one attempt to a failure, to its time limit, or to the end of the simulation."""
-    setup, begin, left = train.setup, train.now, train.end - train.now
+    setup, begin, left = train.setup, train.now, train.wall_h - train.now
     train.attempts += 1
     rate = _rate(setup, train.lemons)
     fails_after = train.failing.expovariate(rate) if rate else math.inf
@@ -215,7 +196,7 @@ def _run_attempt(train: _Train) -> None:
         _work_until_end(train, left)
 
 
-def _cycles(train: _Train, hours: float) -> tuple[int, float]:
+def _cycles(train: SimulatedRun, hours: float) -> tuple[int, float]:
     """Spend the start-up and the whole intervals with their saves; return their number and the hours left."""
     setup = train.setup
     train.lose("start-up", min(hours, setup.start_up_h))
@@ -226,12 +207,12 @@ def _cycles(train: _Train, hours: float) -> tuple[int, float]:
     return count, max(0.0, working - count * (setup.interval_h + setup.save_h))
 
 
-def _work_until_failure(train: _Train, hours: float) -> None:
+def _work_until_failure(train: SimulatedRun, hours: float) -> None:
     _, rest = _cycles(train, hours)
     train.lose("done twice", rest)
 
 
-def _work_until_limit(train: _Train, hours: float) -> None:
+def _work_until_limit(train: SimulatedRun, hours: float) -> None:
     """An attempt saves before its deadline."""
     _, rest = _cycles(train, hours)
     saving = min(rest, train.setup.save_h)
@@ -239,16 +220,16 @@ def _work_until_limit(train: _Train, hours: float) -> None:
     train.lose("checkpoints", saving)
 
 
-def _work_until_end(train: _Train, hours: float) -> None:
+def _work_until_end(train: SimulatedRun, hours: float) -> None:
     """Unsaved work at the end of the simulation is not lost."""
     _, rest = _cycles(train, hours)
     working = min(rest, train.setup.interval_h)
     train.gain(working)
     train.lose("checkpoints", rest - working)
-    train.now = train.end
+    train.now = train.wall_h
 
 
-def _fail(train: _Train) -> bool:
+def _fail(train: SimulatedRun) -> bool:
     """Apply a failure: the hang, burnt tasks, and the removal of the node. Return whether the task keeps its nodes."""
     setup = train.setup
     train.failures += 1
@@ -269,7 +250,7 @@ def _fail(train: _Train) -> bool:
     return is_replaced
 
 
-def _burn(train: _Train) -> None:
+def _burn(train: SimulatedRun) -> None:
     """Burn attempts on a broken node until no task is queued or a person removes the node."""
     setup = train.setup
     attempt_h = setup.queue_h + setup.start_up_h

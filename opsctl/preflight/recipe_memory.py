@@ -4,6 +4,7 @@ The trainer's formulas count what this trainer keeps, which tests compare with w
 fitted to published measurements of many trainers.
 """
 
+from dataclasses import asdict
 from functools import partial
 
 from opsctl.calc import gpu_memory
@@ -26,20 +27,7 @@ def _fullest_of_own(config: TrainerConfig, shape: ModelShape, topology: Topology
     if not _can_run(topology) or check_layout(changed, topology.gpus):
         return gpu_memory.fullest(shape, topology, batch=batch)
     stages = footprint.stages(changed, layout(changed, topology.gpus))
-    stage = max(stages, key=lambda stage: stage.total)
-    return StageMemory(
-        stage=stage.stage,
-        layers=stage.blocks,
-        parameters=stage.parameters,
-        weights=stage.weights,
-        gradients=stage.gradients,
-        optimizer=stage.optimizer,
-        activations=stage.activations,
-        output=stage.output,
-        gathered=0.0,
-        overhead=stage.overhead,
-        kind="own",
-    )
+    return StageMemory(**asdict(max(stages, key=lambda stage: stage.total)), kind="own")
 
 
 def _can_run(topology: Topology) -> bool:

@@ -18,7 +18,6 @@ from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
-from opsctl.settings.describe_problems import list_problems
 from opsctl.settings.field_types import Duration, Name, SbatchOption, SettingsTable, Text, Word, must
 from opsctl.settings.health import HealthSettings, PolicySettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
@@ -27,6 +26,7 @@ from opsctl.settings.rollback import RollbackSettings
 from opsctl.settings.setup import ShellSetup
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.bounded_files import read_bounded
+from opsctl.trainer.config_problems import list_problems
 
 Variable = Annotated[str, must(re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch, "{!r} is not the name of a variable")]
 TimeLimit = Annotated[

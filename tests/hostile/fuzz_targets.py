@@ -38,6 +38,7 @@ from opsctl.telemetry import disk_usage
 from opsctl.telemetry.logs import log_lines
 from opsctl.telemetry.progress import log_formats
 from opsctl.trainer import config as trainer_config
+from opsctl.trainer import config_problems
 from tests.hostile.fuzz import FuzzTarget
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -125,7 +126,7 @@ def read_trainer(path: Path) -> object:
     try:
         return trainer_config.read(path)
     except ValidationError as error:
-        raise ValueError(trainer_config.describe_errors(error)) from error
+        raise ValueError(config_problems.join_problems(trainer_config.TrainerConfig, error)) from error
 
 
 def answer(data: bytes) -> Answer:

@@ -47,7 +47,6 @@ ALLOWED = {
     "opsctl/integrations/opsctl_contract.py:_report": "a problem is printed once",
     "opsctl/monitor/apply_answers.py:_find_entries": "the message of an answer is an id",
     "opsctl/nodes/remote/fanout.py:group_answers": "the output of ssh and srun, which differs by the node's name",
-    "trainer/config.py:_describe_error": "the words that pydantic puts before a message",
     "trainer/heartbeats.py:note": "a note is printed once",
     "watchdogs/failures.py:_of": "lines of the log, which name files",
 }

@@ -8,7 +8,7 @@ from tests.support.cases import read_table
 
 TRAINER = Path(__file__).parents[2] / "trainer"
 SHARED = read_table(__file__, "shared")
-FOR_TYPES = {f"opsctl.trainer.{name}" for name in ("config", "model_config", "rank_layout")}
+FOR_TYPES = {f"opsctl.trainer.{name}" for name in ("config", "config_tables", "model_config", "rank_layout")}
 
 
 def list_imports(tree):

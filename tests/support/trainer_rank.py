@@ -46,7 +46,7 @@ def main(run_dir: Path) -> None:
         before, consumed, batch = (
             read_digests(engine),
             state.consumed_samples,
-            settings.batch.ramp().at(state.consumed_samples),
+            settings.batch.at(state.consumed_samples),
         )
         rate = settings.rate().at(consumed + batch)
         with HostSyncs() as syncs:

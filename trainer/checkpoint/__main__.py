@@ -40,10 +40,6 @@ def _parser() -> argparse.ArgumentParser:
         argument_parser.add_argument("--json", action="store_true", help="print JSON")
         return argument_parser
 
-    trust_pickle: dict[str, Any] = {
-        "action": "store_true",
-        "help": "load files that could run code as you",
-    }
     begin = add("import", _import, "Print the tables with which a run begins with a model of transformers.")
     begin.add_argument("source", type=Path, metavar="DIRECTORY", help="config.json and safetensors")
     begin.add_argument(
@@ -58,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
         argument_parser.add_argument("target", type=Path, metavar="TARGET")
-        argument_parser.add_argument("--trust-pickle", **trust_pickle)
+        argument_parser.add_argument("--trust-pickle", action="store_true", help="load files that can run code as you")
         if name == "export":
             argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
             argument_parser.add_argument(
@@ -70,12 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _print_rows(arguments: argparse.Namespace, rows: list[dict[str, Any]], line: str) -> None:
-    if arguments.json:
-        print(json.dumps(rows, indent=1, default=str))  # noqa: T201 - a command line
-    else:
-        for row in rows:
-            print(line.format(**row))  # noqa: T201 - a command line
+def _print_row(arguments: argparse.Namespace, line: str, **row: Any) -> None:
+    print(json.dumps([row], indent=1, default=str) if arguments.json else line.format(**row))  # noqa: T201 - a command line
 
 
 def _sequence(text: str) -> int:
@@ -88,7 +80,7 @@ def _reshape(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
     written = rewrite.reshape(arguments.source, arguments.target, trust=arguments.trust_pickle)
-    _print_rows(arguments, [{"path": written}], "{path}: any topology can resume it")
+    _print_row(arguments, "{path}: any topology can resume it", path=written)
     return 0
 
 
@@ -117,7 +109,7 @@ def _export(arguments: argparse.Namespace) -> int:
     export.export(arguments.source, arguments.target, **options)
     if arguments.compare:
         return _compare(arguments)
-    _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")
+    _print_row(arguments, "{path}: exported", path=arguments.target)
     return 0
 
 
@@ -125,11 +117,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
     difference = export.compare(arguments.source, arguments.target, trust=arguments.trust_pickle)
-    _print_rows(
-        arguments,
-        [{"path": arguments.target, "difference": difference}],
-        "{path}: logits differ by {difference:.1e} at most",
-    )
+    line = "{path}: logits differ by {difference:.1e} at most"
+    _print_row(arguments, line, path=arguments.target, difference=difference)
     return int(not difference <= _MAX_LOGIT_DIFFERENCE)
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.checkpoint.transformers_keys import TABLES, find_figure, with_defaults
-from opsctl.trainer.config import describe_errors
+from opsctl.trainer.config_problems import join_problems
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 
@@ -92,7 +92,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
         table = _read_llama(fields) if kind in _LLAMA_TYPES else _read_sizes(fields, kind)
         return ModelConfig.model_validate(table | ({"sequence": sequence} if sequence else {}))
     except ValidationError as error:
-        raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
+        raise Refused(f"{directory}/config.json: {join_problems(ModelConfig, error)}") from error
     except KeyError as error:
         raise Refused(f"{directory}/config.json: {error.args[0]} is missing") from error
     except (TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:

@@ -7,7 +7,8 @@ import tomllib
 import pytest
 from pydantic import ValidationError
 
-from opsctl.trainer.config import TrainerConfig, describe_errors, read
+from opsctl.trainer.config import TrainerConfig, read
+from opsctl.trainer.config_problems import join_problems
 from opsctl.trainer.rank_layout import check_layout, layout
 from tests.support.cases import read_cases
 
@@ -78,17 +79,17 @@ def test_unknown_key_lists_known_keys():
             data={"blend": [{"prefix": "x", "wait": 3, "q": 1}], "stages": [{"from_sampel": 1}]},
             seed=-1,
         )
-    assert describe_errors(caught.value).split("; ") == [
-        "seed: Input should be greater than or equal to 0",
-        "model.layerz: unknown key",
+    assert join_problems(TrainerConfig, caught.value).split("; ") == [
+        "seed: must be greater than or equal to 0, got -1",
+        "[model] layerz: unknown key",
         "did you mean 'layers'?",
-        "data.blend.0.wait: unknown key",
+        "[data.blend.0] wait: unknown key",
         "did you mean 'weight'?",
-        "data.blend.0.q: unknown key",
+        "[data.blend.0] q: unknown key",
         "known: prefix, weight",
-        "data.stages.0.from_sample: Field required",
-        "data.stages.0.blend: Field required",
-        "data.stages.0.from_sampel: unknown key",
+        "[data.stages.0] from_sample: missing",
+        "[data.stages.0] blend: missing",
+        "[data.stages.0] from_sampel: unknown key",
         "did you mean 'from_sample'?",
         "stepz: unknown key",
         "did you mean 'steps'?",

@@ -68,7 +68,7 @@ def test_stages_hold_the_model_once_and_the_embedding_twice():
     parameters = cut.tensor * sum(stage.parameters for stage in footprint.stages(config, cut))
     table = config.model.vocabulary * config.model.hidden
     assert parameters == pytest.approx(model_parameters(config.model) + table, rel=1e-4)
-    assert sum(stage.blocks for stage in footprint.stages(config, cut)) == 70
+    assert sum(stage.layers for stage in footprint.stages(config, cut)) == 70
 
 
 def test_named_stages_are_estimated_as_they_are_cut():
@@ -76,7 +76,7 @@ def test_named_stages_are_estimated_as_they_are_cut():
     blocks = [5, *[6] * 10, 5]
     parallel = config.parallel.model_copy(update={"blocks": blocks})
     named = config.model_copy(update={"parallel": parallel})
-    assert [stage.blocks for stage in footprint.stages(named, layout(named, processes))] == blocks
+    assert [stage.layers for stage in footprint.stages(named, layout(named, processes))] == blocks
     assert first_layers(named) == [0, *range(7, 68, 6), 74]
 
 
@@ -158,7 +158,7 @@ def test_unreadable_config_is_refused(tmp_path):
     for path, words in (
         (tmp_path / "t.toml", "stepz"),
         (tmp_path / "gone.json", "cannot be read"),
-        (tmp_path / "d.toml", "steps: Input should be a valid integer"),
+        (tmp_path / "d.toml", "steps: must be an integer"),
         (tmp_path / "n.toml", "of [slurm] should be numbers"),
     ):
         done = command(path, "--dry-run")

@@ -63,7 +63,7 @@ def test_batch_grows_and_skipped_samples_are_counted(whole):
         read_field(whole.attempts[0], "global batch size"),
         read_field(whole.attempts[0], "consumed samples"),
     )
-    ramp, at = BatchConfig.model_validate(RAMP).ramp(), 0
+    ramp, at = BatchConfig.model_validate(RAMP), 0
     for step in range(1, 11):
         assert int(sizes[step]) == ramp.at(at)
         at = int(consumed[step])

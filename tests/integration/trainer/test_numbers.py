@@ -5,15 +5,16 @@ from collections import Counter
 
 import pytest
 
+from opsctl.trainer.config_tables import OptimizerConfig
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import model_parameters, step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import SampleOrder, permute
-from opsctl.trainer.schedule import Decay, Rate, is_due
+from opsctl.trainer.schedule import Rate, is_due
 
 
 def test_rate_rises_then_falls_to_its_minimum():
-    rate = Rate(peak=1.0, least=0.1, warmup=100, end=1100)
+    rate = Rate(OptimizerConfig(lr=1.0, min_lr=0.1, warmup_samples=100), end=1100)
     assert [rate.at(n) for n in (0, 50, 100, 1100, 5000)] == [0.0, 0.5, 1.0, 0.1, 0.1]
     assert rate.at(600) == pytest.approx(0.55)
     falling = [rate.at(n) for n in range(100, 1101)]
@@ -21,7 +22,7 @@ def test_rate_rises_then_falls_to_its_minimum():
 
 
 def test_constant_rate_stays():
-    assert Rate(peak=2.0, least=0.0, warmup=0, end=5, decay=Decay.CONSTANT).at(10**9) == 2.0
+    assert Rate(OptimizerConfig(lr=2.0, decay="constant"), end=5).at(10**9) == 2.0
 
 
 def test_due():

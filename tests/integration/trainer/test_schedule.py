@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import BatchConfig
 from opsctl.trainer.rank_layout import check_layout
-from opsctl.trainer.schedule import Ramp
 from tests.support.cases import read_cases
 
 
@@ -16,8 +16,8 @@ def make_config(**tables) -> TrainerConfig:
 
 
 RAMPS = st.builds(
-    lambda start, increment, increments, samples: Ramp(
-        full=start + increment * increments, start=start, increment=increment, samples=samples
+    lambda start, increment, increments, samples: BatchConfig(
+        micro_batch=1, global_batch=start + increment * increments, rampup=[start, increment, samples]
     ),
     start=st.integers(1, 64),
     increment=st.integers(1, 32),
@@ -26,12 +26,13 @@ RAMPS = st.builds(
 )
 
 
-def batch_of_megatron(ramp: Ramp, consumed: int) -> int:
+def batch_of_megatron(batch: BatchConfig, consumed: int) -> int:
     """Return the batch size of Megatron-LM's RampupBatchsizeNumMicroBatches.update, in its floating point."""
-    increments = (ramp.full - ramp.start) // ramp.increment
-    if increments == 0 or consumed > ramp.samples:
-        return ramp.full
-    return ramp.start + int(consumed / (ramp.samples / increments)) * ramp.increment
+    start, increment, samples = batch.rampup
+    increments = (batch.global_batch - start) // increment
+    if increments == 0 or consumed > samples:
+        return batch.global_batch
+    return start + int(consumed / (samples / increments)) * increment
 
 
 @given(ramp=RAMPS, consumed=st.integers(0, 6000))
@@ -57,14 +58,14 @@ def test_every_batch_size_is_among_the_checked_sizes(ramp, steps):
 
 def test_ramp_of_the_104b_run_is_reproduced():
     """--rampup-batch-size 16 16 6_000_000 --global-batch-size 2048."""
-    ramp = make_config(batch={"micro_batch": 1, "global_batch": 2048, "rampup": [16, 16, 6_000_000]}).batch.ramp()
+    ramp = make_config(batch={"micro_batch": 1, "global_batch": 2048, "rampup": [16, 16, 6_000_000]}).batch
     assert len(ramp.sizes()) == 128
     assert [ramp.at(n) for n in (0, 47_244, 47_245, 6_000_000, 10**9)] == [16, 16, 32, 2048, 2048]
 
 
 def test_decay_ends_with_the_last_step():
     config = make_config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
-    assert config.samples() == config.batch.ramp().consumed(100) < 1600
+    assert config.samples() == config.batch.consumed(100) < 1600
     assert config.rate().at(config.samples()) == pytest.approx(1e-5)
 
 

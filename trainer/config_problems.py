@@ -19,6 +19,8 @@ Place = tuple[Any, ...]
 
 MAX_PROBLEMS = 200
 """Described of one file, which another user may have filled with a million keys."""
+MAX_JOINED_PROBLEMS = 20
+"""Named in one line."""
 
 
 PLAIN_WORDS = {
@@ -41,6 +43,14 @@ def list_problems(model: type[BaseModel], value: Any, error: ValidationError, un
         for place, text in _find_contradictions(model, value, places)
     ]
     return [_describe(model, error_details, under=under) for error_details in (*errors, *contradictions)]
+
+
+def join_problems(model: type[BaseModel], error: ValidationError) -> str:
+    """Return the problems of single fields in one line."""
+    problems = error.errors()
+    described = [_describe(model, error_details) for error_details in problems[:MAX_JOINED_PROBLEMS]]
+    more = len(problems) - MAX_JOINED_PROBLEMS
+    return "; ".join([*described, *([f"and {more} more"] if more > 0 else [])])
 
 
 def _is_echo(error: Any) -> bool:
