@@ -6,8 +6,8 @@ START_FILES, RANK_FILES = 8, 1
 """Files of one start of the trainer, and of each of its ranks."""
 RANK_OPERATIONS = 400
 """File operations of a rank wrapper's start, by strace: nearly all are Python's search for its modules."""
-SLURM_CALLS, VIEWER_CALLS = 24, 360
-"""Calls of Slurm an hour: 12 by the guard and 12 by cron; at most by each `opsctl status --watch`."""
+SLURM_CALLS, VIEWER_CALLS = 24, 180
+"""Calls of Slurm an hour: 12 by the guard and 12 by cron; at most by all `status --watch` of a user on a host."""
 
 
 def estimate_own_cost(*, ranks: int, hours: float, failures: float, task_h: float) -> dict[str, int]:

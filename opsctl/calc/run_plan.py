@@ -23,6 +23,8 @@ MAX_UNEVEN = 1.1
 MAX_EXPERT_RANKS = 64
 LONG_SEQUENCE = 16_384
 """Sequences from here on may be split over ranks."""
+TASK_H = 20.0
+"""Assumed time limit of a task, as of `opsctl plan spares --task`."""
 SAVE_GB_S_PER_NODE = 2.0
 """Assumed bandwidth of a node to its storage."""
 
@@ -54,6 +56,9 @@ class RunInputs:
     restart_s: float = 600.0
     save_s: float | None = None
     """None: the checkpoint's size over an assumed bandwidth to storage."""
+    queue_h: float = 0.0
+    """Wait in the queue after a failure that costs the nodes."""
+    task_h: float = TASK_H
     price: float | None = None
     """Of a GPU-hour."""
     kernels: str = "fused"
@@ -84,7 +89,10 @@ class RunPlan:
     tflops: float
     mfu: float
     effective: float
-    """Share of the wall-clock time that trains, failures and saves taken off."""
+    """Share of the wall-clock time that trains: without failures, saves, and the queue after failures."""
+    effective_without_spares: float
+    in_task: spares.TaskSpares
+    """The spare nodes in each task that pay. Effective time, days and GPU-hours are with them."""
     days: float
     gpu_hours: float
     cost: float | None
@@ -115,12 +123,23 @@ def plan_run(inputs: RunInputs) -> RunPlan:
     save_s = size_bytes / (SAVE_GB_S_PER_NODE * 1e9 * cluster.nodes) if inputs.save_s is None else inputs.save_s
     mtbf_h = spares.mtbf_hours(cluster.nodes, inputs.per_1000_node_days)
     interval_s = max(best.seconds, save_interval.with_restart(save_s, mtbf_h * 3600, inputs.restart_s))
-    effective = renewal(
-        mtbf_h=mtbf_h, interval_h=interval_s / 3600, save_h=save_s / 3600, restart_h=inputs.restart_s / 3600
+    in_task = spares.plan_task_spares(
+        cluster.nodes, inputs.per_1000_node_days, task_h=inputs.task_h, queue_h=inputs.queue_h
+    )
+    waits_h = (inputs.queue_h, inputs.queue_h * (1 - in_task.replaced / in_task.lost))
+    without_spares, effective = (
+        renewal(
+            mtbf_h=mtbf_h,
+            interval_h=interval_s / 3600,
+            save_h=save_s / 3600,
+            restart_h=inputs.restart_s / 3600,
+            down_h=wait_h,
+        )
+        for wait_h in waits_h
     )
     steps = math.ceil(inputs.tokens / (inputs.batch * shape.sequence))
     days = steps * best.seconds / 86400 / max(effective, 1e-9)
-    gpu_hours = days * 24 * cluster.gpus
+    gpu_hours = days * 24 * cluster.gpus * (1 + in_task.count / cluster.nodes)
     tflops = step_tflop(shape, batch=inputs.batch, gpus=cluster.gpus, recompute=False) / best.seconds
     out = spares.out_at_once(cluster.nodes, inputs.per_1000_node_days, 3.0)
     return RunPlan(
@@ -135,6 +154,8 @@ def plan_run(inputs: RunInputs) -> RunPlan:
         tflops=tflops,
         mfu=tflops / cluster.gpu.tflops,
         effective=effective,
+        effective_without_spares=without_spares,
+        in_task=in_task,
         days=days,
         gpu_hours=gpu_hours,
         cost=None if inputs.price is None else gpu_hours * inputs.price,

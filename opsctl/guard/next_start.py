@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from opsctl.base.ports import Runner
+from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.attempt_record import count_gpus_per_node
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.end_record import FinishedAttempt, read_end
@@ -65,6 +66,10 @@ class NextStart:
             restart = self._clear(restart, allocation)
         if restart.nodes and (other := self._find_other_task(has_lost_nodes=restart.usable != allocation.usable)):
             restart = Restart(why=f"task {other} of this train runs already")
+        if restart.nodes and self.wait.is_stopped():
+            restart = Restart(why="a switch, a person or Slurm has asked for the end of the task")
+            for line in apply_switches(self.arrays, self.rules):  # no guard of a further start will
+                log.info(line)
         if not restart.nodes:
             is_usual = find_rule(ended).then is Then.END
             log.log(logging.DEBUG if is_usual else logging.INFO, "the nodes go back: %s", restart.why)

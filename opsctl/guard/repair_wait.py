@@ -13,7 +13,7 @@ from datetime import timedelta
 from opsctl.base.nodesets import fold
 from opsctl.base.units import format_duration
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.state.events import AttemptFinalized, Edited, HoldReleased, RepairAwaited
+from opsctl.state.events import AttemptFinalized, Edited, Event, Held, HoldReleased, RepairAwaited
 from opsctl.state.run_dir import Attempt
 from opsctl.state.switches import Switch, disarm, read
 
@@ -35,7 +35,8 @@ class RepairWait:
     def await_repair(self, seconds: float, nodes: Sequence[str], gpus_per_node: int) -> bool:
         """Keep the nodes until a person edits, releases or restarts the train; return whether a person has.
 
-        Then the queued tasks are released, as by `opsctl release`. Raises OpsctlError.
+        Then the queued tasks are released, as by `opsctl release`, unless a person has held them since. Raises
+        OpsctlError.
         """
         end = self.arrays.journal.clock.now() + timedelta(seconds=seconds)
         gpu_hours = gpus_per_node * len(nodes) * seconds / 3600
@@ -44,7 +45,8 @@ class RepairWait:
         log.info("%s wait for a repair for %s: %.3g GPU hours", awaited.nodes, format_duration(seconds), gpu_hours)
         self.alert()
         if self.wait(seconds, until=lambda: self._take_restart_switch() or self._is_repaired()):
-            self.arrays.release()
+            if not (self._is_repaired() and self._find_last(Held) > self._find_last(Edited, HoldReleased)):
+                self.arrays.release()
             return True
         log.info("the wait for a repair has ended without one")
         return False
@@ -68,8 +70,9 @@ class RepairWait:
 
     def _is_repaired(self) -> bool:
         """Whether a person has edited or released the train since the end of the attempt."""
-        events, name = self.arrays.journal.events(), self.attempt.name
-        ends = [event.number for event in events if isinstance(event, AttemptFinalized) and event.attempt == name]
-        decisions = [event.number for event in events if isinstance(event, Edited | HoldReleased)]
         # Another host that has not seen the end yet may give its event the same number.
-        return max(decisions, default=-1) >= max(ends, default=0)
+        return self._find_last(Edited, HoldReleased) >= max(0, self._find_last(AttemptFinalized))
+
+    def _find_last(self, *kinds: type[Event]) -> int:
+        """Return the number of the newest event of these kinds; -1 without one."""
+        return max((event.number for event in self.arrays.journal.events() if isinstance(event, kinds)), default=-1)

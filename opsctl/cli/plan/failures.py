@@ -64,14 +64,15 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, que
                     "one every": format_duration(mtbf_h * 3600),
                     "in repair": f"{expected:.1f} nodes on average",
                     "spares": f"{spare_nodes} ({spare_nodes / nodes:.1%}), enough at any moment with {confidence:.4g}",
-                    **(_describe_task_spares(in_task) if in_task else {}),
+                    **(describe_task_spares(in_task) if in_task else {}),
                 }
             )
         ],
     )
 
 
-def _describe_task_spares(plan: counts.TaskSpares) -> dict[str, str]:
+def describe_task_spares(plan: counts.TaskSpares) -> dict[str, str]:
+    """Return what spare nodes in each task cost and gain, for people."""
     saved = f"{plan.replaced:.2g} of {plan.lost:.2g} lost nodes a task replaced"
     return {
         "spare_nodes": f"{plan.count} in each task, {plan.cost:.1%} of the node hours",

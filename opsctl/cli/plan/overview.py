@@ -15,17 +15,18 @@ from rich.table import Table
 from opsctl.base.errors import InputError
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
-from opsctl.calc.argument_checks import not_positive, refuse
+from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import PUBLISHED, active_parameters, parameters, shape_of_size
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.own_cost import estimate_own_cost
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
-from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
+from opsctl.calc.run_plan import TASK_H, PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.dependent_option import dependent_option
-from opsctl.cli.options import SECONDS
+from opsctl.cli.options import HOURS, SECONDS
 from opsctl.cli.output import write_file
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
+from opsctl.cli.plan.failures import describe_task_spares
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
 from opsctl.cli.plan.training_time import log_step_s
@@ -45,8 +46,6 @@ TOKENS_PER_PARAMETER = 20
 ASSUMED_BATCH_TOKENS = 4 * 2**20
 """Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
 SHOWN_LAYOUTS = 5
-TASK_H = 20.0
-"""As of `opsctl plan spares --task`."""
 _NO_FIGURES = {"layouts", "tried", "bar", "total_bar"}
 """Fields of RunPlan that JSON has in another form."""
 
@@ -83,6 +82,7 @@ class _Overview:
 @click.option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
 @currency_option
 @failures_option
+@click.option("--queue", type=HOURS, default=0.0, show_default=True, help="Time in the queue after a failure.")
 @click.option("--save", type=SECONDS, help="Duration of a save (default: 2 GB/s a node).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page with plots to this file.")
 @prints_estimate
@@ -91,8 +91,9 @@ def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     """Plan a run: layouts, time, cost and failures.
 
     MODEL is a preset, a config.json of Hugging Face, or a TRAIN.toml. With --tokens alone, sizes are proposed. Every
-    figure has the range in which 8 of 10 measurements lie. Missing inputs are assumed and listed. `opsctl plan MODEL`
-    is the same command.
+    figure has the range in which 8 of 10 measurements lie. Missing inputs are assumed and listed. With --queue,
+    proposes how many spare nodes each task should have; time and GPU-hours are with them. `opsctl plan MODEL` is the
+    same command.
 
     \b
     opsctl plan overview llama-3-70b --gpus 512 --gpu H100 --tokens 15000
@@ -154,6 +155,7 @@ def _check(given: dict[str, Any]) -> None:
         *(["--gpus is missing: the number of GPUs"] if given["gpus"] is None else []),
         *(unknown(given["gpu"]) if given["gpu"] else [f"--gpu is missing; known: {', '.join(ACCELERATORS)}"]),
         *not_positive(**{name: given[name] for name in (*names, "price", "failures", "save")}),
+        *negative(queue=given["queue"]),
         *(["give --batch or --batch-tokens, not both"] if given["batch"] and given["batch_tokens"] else []),
         *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
         *(["give --measured or --from-log, not both"] if given["measured"] and given["from_log"] else []),
@@ -204,6 +206,7 @@ def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str])
         precision=given["precision"],
         kernels=given["kernels"],
         per_1000_node_days=given["failures"],
+        queue_h=given["queue"],
         save_s=given["save"],
         price=given["price"],
         fullest=model.fullest,
@@ -316,7 +319,7 @@ def _describe(page: _Overview) -> dict[str, str]:
         f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
         "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
         "tokens a day": _range(plan.tokens_per_day / 1e9, 1 / high, 1 / low, "billion"),
-        "effective time": format_percent(plan.effective),
+        "effective time": format_percent(plan.effective) + _compare_spares(page),
         "days": f"{_range(plan.days, least, most)}, to {page.end} if started today",
         "GPU-hours": _range(plan.gpu_hours, least, most),
         **({"cost": _range(plan.cost, least, most, page.currency or "")} if plan.cost is not None else {}),
@@ -325,10 +328,17 @@ def _describe(page: _Overview) -> dict[str, str]:
         f"a save takes {format_duration(plan.save_s)}",
         "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
         "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
+        **(describe_task_spares(plan.in_task) if page.inputs.queue_h else {}),
         "opsctl itself": f"{own['files']:,} files after {own['starts']:,} starts in tasks of {TASK_H:g} h, "
         f"{own['file_operations_per_start']:,} file operations a start; {own['slurm_calls_per_hour']} calls of Slurm "
-        f"an hour, up to {own['slurm_calls_per_hour_of_viewer']} more for each person who watches",
+        f"an hour, up to {own['slurm_calls_per_hour_of_viewer']} more for each user who watches",
     }
+
+
+def _compare_spares(page: _Overview) -> str:
+    if not page.plan.in_task.count:
+        return ""
+    return f", without spare nodes in tasks of {TASK_H:g} h {format_percent(page.plan.effective_without_spares)}"
 
 
 def _list_layouts(page: _Overview) -> Table:

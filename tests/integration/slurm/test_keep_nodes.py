@@ -15,6 +15,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state.events import HoldReleased, RepairAwaited, RestartDecided
 from opsctl.state.journal import Journal
+from opsctl.state.switches import Switch, arm
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = """
@@ -179,6 +180,8 @@ def test_repair_of_a_held_train_starts_in_the_same_job(trains: Trains, repair: s
     assert "waits for a repair until" in trains.opsctl("status", "t")
     alerts = trains.app.site_dir.alerts / "alerts.log"
     assert "wait for a repair until" in until(lambda: alerts.exists() and alerts.read_text())
+    trains.opsctl("hold", "t")
+    trains.opsctl("save-switch", "t")
     if repair == "edit":
         changed = trains.place / "changed.toml"
         changed.write_text((trains.place / "t.toml").read_text().replace("train.sh'", "short.sh'"))
@@ -192,11 +195,13 @@ def test_repair_of_a_held_train_starts_in_the_same_job(trains: Trains, repair: s
     assert HoldReleased in trains.kinds()
 
 
-@pytest.mark.parametrize("end", ["time", "kill-switch", "cancel", "SIGKILL of the guard"])
+@pytest.mark.parametrize("end", ["time", "kill-switch", "pause", "cancel", "SIGKILL of the guard"])
 def test_wait_for_a_repair_ends_with_a_held_or_cancelled_queue(trains: Trains, end: str) -> None:
     fail_twice(trains, "3s" if end == "time" else "10m")
     if end == "kill-switch":
         trains.opsctl("kill-switch", "arm", "t", "--reason", "stop")
+    elif end == "pause":
+        arm(trains.run(), Switch.PAUSE, why="as a team member does")
     elif end == "cancel":
         trains.opsctl("cancel", "t")
     elif end != "time":
@@ -206,6 +211,21 @@ def test_wait_for_a_repair_ends_with_a_held_or_cancelled_queue(trains: Trains, e
     until(lambda: not [row for row in trains.rows() if row.state.is_active])
     assert {row.is_held for row in trains.rows()} == (set() if end in {"kill-switch", "cancel"} else {True})
     assert len(trains.run().attempts()) == 2
+
+
+def test_rollback_while_the_nodes_wait_for_a_repair_starts_the_next_task(trains: Trains) -> None:
+    fail_twice(trains, "10m")
+    for step in (5, 10):
+        (trains.run().checkpoints / f"step-{step}").mkdir()
+        (trains.run().checkpoints / f"step-{step}" / "weights").write_text("1")
+    (trains.place / "fixed").touch()
+    assert "rolled back to step 5" in trains.opsctl("rollback", "t", "--to", "5")
+    ends = await_finish(trains)
+    assert [(attempt.task, attempt.number) for attempt in (trains.run().attempt(end["attempt"]) for end in ends)] == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+    ]
 
 
 def test_unused_spare_goes_back_while_the_ranks_run(fresh_slurm: Callable[..., Sandbox]) -> None:

@@ -63,6 +63,19 @@ def test_cost_of_opsctl_grows_with_ranks_and_starts() -> None:
     assert large["slurm_calls_per_hour"] == small["slurm_calls_per_hour"] == 24
 
 
+def test_wait_in_the_queue_proposes_spare_nodes_with_cost_and_gain() -> None:
+    words = ("llama-3-70b", "--gpus", "512", "--gpu", "H100", "--tokens", "15000")
+    free, busy = run_json(*words), run_json(*words, "--queue", "8h")
+    assert (free["in_task"]["count"], free["effective"]) == (0, free["effective_without_spares"])
+    count = busy["in_task"]["count"]
+    assert count > 0
+    assert busy["effective_without_spares"] < busy["effective"] < free["effective"]
+    share = (64 + count) / 64 * free["effective"] / busy["effective"]
+    assert busy["gpu_hours"] == pytest.approx(free["gpu_hours"] * share)
+    assert f"{count} in each task" in plan(*words, "--queue", "8h").output
+    assert "queue is -1" in str(plan(*words, "--queue", "-1").exception)
+
+
 def test_every_assumption_is_listed() -> None:
     assumed = run_json(*LLAMA)["assumed"]
     assert [line.split()[0] for line in assumed] == ["--batch", "--tokens", "--failures", "a"]

@@ -1,6 +1,7 @@
 """What happens between two starts in one allocation, and beside another task of the train."""
 
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,8 @@ from opsctl.guard.repair_wait import RepairWait
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.guard.supervisor import Supervisor
 from opsctl.guard.tolerated import Tolerated
+from opsctl.state.events import Edited, RestartDecided
+from opsctl.state.reasons import as_written
 from opsctl.state.switches import Switch, arm, read
 from tests.support.finalized_trains import QueuedTrain, make_node_care
 
@@ -119,19 +122,59 @@ def test_node_is_lost_if_two_steps_do_not_reach_it(first: int, lost: tuple[str, 
     assert find_missing_nodes(SlowNode(first), ENV) == lost  # type: ignore[arg-type]  # runs what is given
 
 
-@pytest.mark.parametrize("has_lost_nodes", [True, False])
-def test_queued_tasks_of_the_array_wait_after_the_loss_of_a_node(train: QueuedTrain, has_lost_nodes: bool) -> None:
-    guard = make_guard(train)
-    next_start = NextStart(
+class ClearNodes:
+    """A runner of the step that ends what an attempt left behind. Meanwhile, `act` is called."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def run(self, argv: tuple[str, ...], **_: object) -> Completed:
+        self.act()
+        return Completed(argv=argv, code=0, out="node001\nnode002\n", err="")
+
+
+def make_next_start(train: QueuedTrain, guard: Supervisor, act: Callable[[], object] = lambda: None) -> NextStart:
+    return NextStart(
         arrays=train.arrays,
         rules=train.rules,
-        runner=guard.runner,
+        runner=ClearNodes(act),
         env=ENV,
         attempt=guard.attempt,
         deadline=guard.deadline,
-        wait=RepairWait(train.arrays, guard.attempt, lambda: False, lambda: None),
+        wait=RepairWait(train.arrays, guard.attempt, guard._is_stopped, lambda: None),
         left_out=(),
     )
+
+
+@pytest.mark.parametrize("switch", Switch)
+def test_switch_that_is_armed_while_the_nodes_are_cleared_is_obeyed(train: QueuedTrain, switch: Switch) -> None:
+    guard = make_guard(train)
+    attempt = train.start_attempt(guard.attempt.name, nodes="node[001-002]")
+    train.add_row((1,), JobState.RUNNING, nodes="node[001-002]")
+    train.end_body(attempt, 1)
+    ended = finalize(train.arrays, train.rules, attempt)
+    next_env = make_next_start(train, guard, lambda: arm(train.run, switch, why="x")).prepare(ended)
+    is_final = switch in {Switch.KILL, Switch.PAUSE}
+    assert (next_env is None, RestartDecided in train.event_kinds()) == (is_final, not is_final)
+    waiting = [row.is_held for row in train.queue.waiting]
+    assert waiting == {Switch.KILL: [], Switch.PAUSE: [True]}.get(switch, [False])
+
+
+@pytest.mark.parametrize("is_held_again", [True, False])
+def test_hold_after_a_repair_keeps_the_queue_held(train: QueuedTrain, is_held_again: bool) -> None:
+    guard = make_guard(train)
+    train.arrays.hold(as_written("a fault"))
+    train.arrays.journal.append(Edited(revision="1"))
+    if is_held_again:
+        train.arrays.hold(as_written("by a person"))
+    wait = RepairWait(train.arrays, guard.attempt, lambda: False, lambda: None)
+    assert wait.await_repair(60, ["node001"], 0)
+    assert [row.is_held for row in train.queue.waiting] == [is_held_again]
+
+
+@pytest.mark.parametrize("has_lost_nodes", [True, False])
+def test_queued_tasks_of_the_array_wait_after_the_loss_of_a_node(train: QueuedTrain, has_lost_nodes: bool) -> None:
+    next_start = make_next_start(train, make_guard(train))
     later = replace(train.queue.rows[0], id="14", array="14", comment="opsctl:gpt:n1")
     train.queue.rows.append(later)
     train.add_row((1,), JobState.RUNNING, nodes="node[001-002]")
