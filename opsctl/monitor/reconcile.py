@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, SlurmError, Unreachable
@@ -14,6 +16,7 @@ from opsctl.guard.finalize import finalize_ended
 from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.unfinalized import find_vanished, load_past_jobs
+from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.settings.loader import GuardSettings, parse, read_toml
@@ -42,19 +45,30 @@ def reconcile_all(
     all_arrays: Sequence[TrainArrays],
     slurm: Slurm,
     jobs: Sequence[Job],
+    isolation: Isolation[tuple[str, str], Any],
+    *,
     care: NodeCare | None = None,
     runner: Runner | None = None,
-) -> list[ReconciledTrain]:
+) -> tuple[list[ReconciledTrain], list[str]]:
     """Reconcile `all_arrays` with the whole queue in `jobs` and at most one call of accounting for all trains.
 
-    A failing train does not stop the others. Trains without an action or error are left out of the result.
+    Return what was done, and why trains gave no answer. Each train has its own time limit, as a hook may take minutes:
+    a slow or failing train does not delay the others. Trains without an action or error are left out of the result.
     """
-    vanished: dict[str, None] = {}
-    for arrays in all_arrays:
-        vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
-    past = load_past_jobs(slurm, list(vanished))
-    reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in all_arrays]
-    return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
+    units = {("reconcile", arrays.run.name): arrays for arrays in all_arrays}
+    found = isolation.run({unit: partial(_find_vanished, arrays, jobs) for unit, arrays in units.items()})
+    vanished = dict.fromkeys(chain.from_iterable(ids for ids in found.values() if not isinstance(ids, Failed)))
+    [past] = isolation.run({("accounting", ""): partial(load_past_jobs, slurm, list(vanished))}).values()
+    if isinstance(past, Failed):
+        return [], [f"reconciling the trains: {past.why}"]
+    work = {unit: partial(_reconcile_one, arrays, jobs, past, care, runner) for unit, arrays in units.items()}
+    results = isolation.run(work)
+    failed = {name: result for (_, name), result in results.items() if isinstance(result, Failed)}
+    reconciled = [result for result in results.values() if not isinstance(result, Failed)]
+    return (
+        [train for train in reconciled if train.done or train.error],
+        [f"reconciling {name}: {result.why}" for name, result in failed.items()],
+    )
 
 
 def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from opsctl.alerts.outbox import Delivery
@@ -106,14 +105,17 @@ class Watch:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
         services = self.services
         all_arrays = [services.arrays(run) for run in runs if may_act(run)]
-        work = partial(
-            reconciling.reconcile_all, all_arrays, services.slurm, jobs, services.node_care, services.engine_runner
+        reconciled, failures = reconciling.reconcile_all(
+            all_arrays,
+            services.slurm,
+            jobs,
+            self._isolation,
+            care=services.node_care,
+            runner=services.engine_runner,
         )
-        result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
-        if isinstance(result, Failed):
-            problems.fail(f"reconciling the trains: {result.why}")
-            return []
-        return list(result)
+        for failure in failures:
+            problems.fail(failure)
+        return reconciled
 
     def _end_hung(self, context: WatchContext, finding: Finding) -> Finding:
         """Have a hung attempt ended if its train.toml says so; return the finding with the action.

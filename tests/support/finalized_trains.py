@@ -2,11 +2,14 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
+
+import pytest
 
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import Job, JobState, LaunchPlan, Limits, Node, Partition
@@ -204,3 +207,27 @@ def make_node_care(train: QueuedTrain) -> NodeCare:
         exclusions=Exclusions(site=site, clock=train.clock),
         reach=lambda jobs, idle: Fanout(shells=()),
     )
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler catches this exception."""
+
+
+@contextmanager
+def killed_after(writes: int) -> Iterator[None]:
+    """Let this process be killed before a further write to a journal or a run directory."""
+    left = iter(range(writes))
+
+    def kill_after_writes(original: Callable[..., object]) -> Callable[..., object]:
+        def write(*args: object, **kwargs: object) -> object:
+            if next(left, None) is None:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return write
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Journal, "append", kill_after_writes(Journal.append))
+        patched.setattr(RunDir, "write", kill_after_writes(RunDir.write))
+        with pytest.raises(Killed):
+            yield

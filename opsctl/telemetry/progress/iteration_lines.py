@@ -1,7 +1,9 @@
 """The newest steps in a log of any size, and a sample of all steps: of any trainer whose lines are known."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +20,8 @@ SAMPLE_BYTES = 1 << 15
 FIRST_WINDOW_BYTES = 1 << 16
 USUAL_STEP_BYTES = 512
 WINDOW_GROWTH = 4
+CACHED_READS = 256
+"""What was read of logs that have not changed since, as those of ended trains, is not read again: 0.1 MB for a log."""
 
 
 def last_iteration(log: Path, pattern: str = "") -> Iteration | None:
@@ -45,6 +49,20 @@ def is_pattern_useless(log: Path, pattern: str) -> bool:
 
 
 def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]:
+    return list(_read_tail(log, _read_version(log), count, pattern))
+
+
+def _read_version(log: Path) -> tuple[int, ...]:
+    """Return what differs after every change of a log; nothing without a log."""
+    try:
+        status = log.lstat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+@lru_cache(CACHED_READS)
+def _read_tail(log: Path, _version: tuple[int, ...], count: int, pattern: str) -> Sequence[tuple[int, Iteration]]:
     """Read windows of growing size from the end, until there are enough steps or a bound is reached."""
     window = max(FIRST_WINDOW_BYTES, count * USUAL_STEP_BYTES)
     with suppress(OSError, OpsctlError), os.fdopen(open_regular(log), "rb", buffering=0) as file:
@@ -55,7 +73,7 @@ def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]
             if len(steps) == count or not begin or window >= (MAX_READ_BYTES if steps else MAX_SEARCHED_BYTES):
                 return steps
             window *= WINDOW_GROWTH
-    return []
+    return ()
 
 
 def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) -> bytes:
@@ -76,6 +94,11 @@ def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) ->
 
 def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
     """Return steps at even distances over a log of any size, in order: up to two at every place."""
+    return list(_read_sample(log, _read_version(log), places, pattern))
+
+
+@lru_cache(CACHED_READS)
+def _read_sample(log: Path, _version: tuple[int, ...], places: int, pattern: str) -> Sequence[Iteration]:
     iterations: list[Iteration] = []
     with suppress(OSError), os.fdopen(open_regular(log), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size

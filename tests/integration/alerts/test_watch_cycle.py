@@ -84,8 +84,8 @@ def test_cycle_without_reconciling_does_not_ping(site, web, monkeypatch):
     def fail(*_):
         raise OpsctlError("no answer")
 
-    monkeypatch.setattr("opsctl.monitor.reconcile.reconcile_all", fail)
-    assert Watch(services=build(site)).cycle().problems == ("reconciling the trains: no answer",)
+    monkeypatch.setattr("opsctl.monitor.reconcile._reconcile_one", fail)
+    assert Watch(services=build(site)).cycle().problems == ("reconciling gpt: no answer",)
     assert count_pings(web) == 1
 
 

@@ -110,20 +110,6 @@ def test_held_array_waits_for_release(commands: Slurm, sbatch):
     assert not find_rows(commands, array)[False].is_held
 
 
-def test_hold_keeps_the_age(commands: Slurm, sbatch):
-    everything = sbatch("--nodes=4", "--exclusive")
-    wait_for_running(commands, everything)
-    job = sbatch("--nodes=4", "--exclusive")
-    until(lambda: find_rows(commands, job)[False].accrued)
-    before = find_rows(commands, job)[False].accrued
-    commands.hold(job)
-    until(lambda: find_rows(commands, job)[False].is_held)
-    time.sleep(1.1)  # so that a reset age would differ
-    commands.release(job)
-    until(lambda: find_rows(commands, job)[False].reason in {"Resources", "Priority"})
-    assert find_rows(commands, job)[False].accrued == before
-
-
 def test_cancelling_queued_tasks_leaves_the_running_task(commands: Slurm, sbatch):
     array = sbatch("--array=1-4%1")
     wait_for_running(commands, array)
@@ -196,14 +182,6 @@ def test_unknown_job_is_absent_not_finished(commands: Slurm):
     assert commands.excluded("4000000") == ""
     with pytest.raises(SlurmError, match="Invalid job id specified for job 4000000"):
         commands.hold("4000000")
-
-
-def test_ended_job_keeps_its_exit_code(commands: Slurm, runner: SystemRunner):
-    argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--wrap=exit 7")
-    job = runner.run(argv, timeout=60).out.strip()
-    until(lambda: not find_rows(commands, job))
-    (ended,) = [row for row in commands.jobs() if row.id == job]
-    assert (ended.state, ended.exit_code) == (JobState.FAILED, "7:0")
 
 
 def test_hold_and_release_of_an_ended_job_do_nothing(commands: Slurm, sbatch):

@@ -126,15 +126,6 @@ def test_long_attempt_without_an_advance_ends_no_crash_loop() -> None:
     assert find_crash_loop(attempts, RULES) is not None
 
 
-def test_crash_loop_names_its_attempts_and_the_change() -> None:
-    attempts = [replace(CRASH, attempt=f"12_{n}.0") for n in (1, 2, 3)]
-    assert decide_action(attempts[-1], attempts, RULES).why == (
-        "3 attempts in a row under 20 min without progress: 12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed;"
-        " neither steps nor checkpoints are known: [progress] of TRAIN.toml describes them;"
-        " before a release, find and remove the cause (opsctl why)"
-    )
-
-
 def test_advancing_train_with_faults_goes_on() -> None:
     """A GPU and a node fail and are excluded, a time limit ends an attempt: short tasks, no visible checkpoint."""
     attempts = [

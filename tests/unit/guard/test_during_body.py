@@ -65,8 +65,12 @@ def work(beside: DuringBody) -> list[tuple[str, float, int]]:
     return beside.runner.programs  # type: ignore[attr-defined]  # the recording runner
 
 
-def test_no_program_starts_before_the_first_step(train: QueuedTrain, beside: DuringBody) -> None:
-    began = train.clock.monotonic()
+def test_programs_and_news_of_an_earlier_attempt_wait_for_the_first_step(
+    train: QueuedTrain, beside: DuringBody
+) -> None:
+    began, sent = train.clock.monotonic(), queue.Queue[float]()
+    beside.send_alerts = lambda: sent.put(train.clock.monotonic())
+    beside.has_news = True
 
     def log_a_step() -> Iterator[None]:
         yield from [None] * 6
@@ -79,6 +83,7 @@ def test_no_program_starts_before_the_first_step(train: QueuedTrain, beside: Dur
     assert {at_s - began for _, at_s, _ in programs} == {7}
     assert {priority for _, _, priority in programs} == {LOWEST_PRIORITY}
     assert (beside.attempt.repro / "packages.txt").exists()
+    assert (sent.get(timeout=250) - began, beside.has_news) == (7, False)
 
 
 def test_unknown_steps_are_waited_for_a_minute(train: QueuedTrain, beside: DuringBody) -> None:
@@ -95,22 +100,6 @@ def test_ended_body_starts_no_program(train: QueuedTrain, beside: DuringBody) ->
     beside.clock = ClockWithEvents(train, end())  # type: ignore[assignment]  # as above
     assert work(beside) == []
     assert sorted(path.name for path in beside.attempt.repro.iterdir()) == ["env.json", "modules.txt"]
-
-
-def test_news_of_an_earlier_attempt_waits_for_the_first_step(train: QueuedTrain, beside: DuringBody) -> None:
-    began, sent = train.clock.monotonic(), queue.Queue[float]()
-
-    def log_a_step() -> Iterator[None]:
-        yield from [None] * 6
-        train.run.main_log.write_text(STEP)
-        yield
-
-    beside.clock = ClockWithEvents(train, log_a_step())  # type: ignore[assignment]  # as above
-    beside.send_alerts = lambda: sent.put(train.clock.monotonic())
-    beside.has_news = True
-    work(beside)
-    assert sent.get(timeout=250) - began == 7
-    assert not beside.has_news
 
 
 def test_news_is_left_to_the_guard_at_the_end(beside: DuringBody) -> None:

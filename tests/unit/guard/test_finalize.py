@@ -15,10 +15,9 @@ from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.state.events import AttemptFinalized, Cancelled, Edited, Event, Held, HoldReleased, Submitted
-from opsctl.state.journal import Journal, actor
-from opsctl.state.run_dir import RunDir
+from opsctl.state.journal import actor
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
-from tests.support.finalized_trains import QueuedTrain
+from tests.support.finalized_trains import QueuedTrain, killed_after
 
 Write = Callable[[str], None]
 
@@ -72,34 +71,13 @@ def test_finalize_interrupted_by_slurm_is_repeated(train: QueuedTrain, calls: in
     assert train.event_kinds().count(AttemptFinalized) == 1
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: no handler catches this exception."""
-
-
 @pytest.mark.parametrize("reason", [TrainerStop.FINISHED, TrainerStop.PAUSE])
 @pytest.mark.parametrize("writes", range(3))
-def test_finalize_killed_before_a_write_is_completed_once(
-    train: QueuedTrain, monkeypatch: pytest.MonkeyPatch, writes: int, reason: TrainerStop
-) -> None:
+def test_finalize_killed_before_a_write_is_completed_once(train: QueuedTrain, writes: int, reason: TrainerStop) -> None:
     attempt = train.start_attempt()
     train.stop_trainer(attempt, reason)
-    writes_left = writes
-
-    def kill_after_writes(original: Callable[..., object]) -> Callable[..., object]:
-        def write(*args: object, **kwargs: object) -> object:
-            nonlocal writes_left
-            if writes_left == 0:
-                raise Killed
-            writes_left -= 1
-            return original(*args, **kwargs)
-
-        return write
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "append", kill_after_writes(Journal.append))
-        patched.setattr(RunDir, "write", kill_after_writes(RunDir.write))
-        with pytest.raises(Killed):
-            finalize(train.arrays, train.rules, attempt)
+    with killed_after(writes):
+        finalize(train.arrays, train.rules, attempt)
     assert not attempt.end.exists()
     finalize(train.arrays, train.rules, attempt)
     assert train.event_kinds().count(AttemptFinalized) == 1

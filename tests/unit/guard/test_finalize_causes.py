@@ -23,9 +23,8 @@ from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.node_score import node_score
 from opsctl.state.events import AttemptFinalized, Diagnosed, Event, Excluded, ExclusionDecided
-from opsctl.state.journal import Journal
-from opsctl.state.run_dir import Attempt, RunDir
-from tests.support.finalized_trains import QueuedTrain, make_node_care
+from opsctl.state.run_dir import Attempt
+from tests.support.finalized_trains import QueuedTrain, killed_after, make_node_care
 
 E = TypeVar("E", bound=Event)
 
@@ -162,13 +161,6 @@ def end_attempt(train: QueuedTrain, attempt: Attempt, line: str) -> Attempt:
     (train.run.attempt_logs(attempt.name) / "node001-3.log").write_text(f"{line}\n")
     train.end_body(attempt, 1, after=600 * 60)
     return attempt
-
-
-def test_fault_attempts_may_be_one(train: QueuedTrain, care: NodeCare) -> None:
-    rules = train.rules.model_copy(update={"fault_attempts": 1})
-    assert (
-        finalize(train.arrays, rules, crash_attempt(train, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
-    )
 
 
 def test_two_different_faults_are_no_loop(train: QueuedTrain, care: NodeCare) -> None:
@@ -314,32 +306,13 @@ def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: N
     assert train.queue.excludes == {"12": "node001"}
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: no handler catches this exception."""
-
-
 @pytest.mark.parametrize("writes", range(5))
-def test_finalize_killed_before_a_write_excludes_once(
-    train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
-    attempt, writes_left = crash_again(train), writes
+def test_finalize_killed_before_a_write_excludes_once(train: QueuedTrain, care: NodeCare, writes: int) -> None:
+    attempt = crash_again(train)
     literal = "excluded node001 for queued tasks and later launches, until "
 
-    def kill_after_writes(original: Callable[..., object]) -> Callable[..., object]:
-        def write(*args: object, **kwargs: object) -> object:
-            nonlocal writes_left
-            if writes_left == 0:
-                raise Killed
-            writes_left -= 1
-            return original(*args, **kwargs)
-
-        return write
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "append", kill_after_writes(Journal.append))
-        patched.setattr(RunDir, "write", kill_after_writes(RunDir.write))
-        with pytest.raises(Killed):
-            finalize(train.arrays, train.rules, attempt, care=care)
+    with killed_after(writes):
+        finalize(train.arrays, train.rules, attempt, care=care)
     assert not attempt.end.exists()
     finalize(train.arrays, train.rules, attempt, care=care)
     assert (len(events(train, Diagnosed)), len(events(train, AttemptFinalized))) == (2, 1)

@@ -68,19 +68,6 @@ def test_what_a_person_asked_for_is_done_at_once(train: QueuedTrain) -> None:
     assert (ended.action, "hold" in train.queue.calls) == (Action.HOLD_QUEUED, True)
 
 
-def test_a_proposed_exclusion_excludes_nothing(train: QueuedTrain) -> None:
-    train.queue.states["node001"] = "DOWN"
-    attempt = train.start_attempt(nodes="node[001-002]")
-    train.run.main_log.write_text("srun: error: Node failure on node001\n")
-    train.end_body(attempt, 1, after=3600)
-    care = replace(make_node_care(train), policy=PolicySettings(exclude="propose"))
-    ended = finalize(train.arrays, train.rules, attempt, care=care)
-    assert (ended.suspects, ended.action) == (("node001",), Action.CONTINUE)
-    assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
-    assert ended.done == ("proposed to exclude node001; to do it: opsctl release gpt --exclude node001",)
-    assert list_open(train) == ["failures.proposes_exclusion"]
-
-
 def confirm(train: QueuedTrain, care: NodeCare) -> list[str]:
     return confirm_proposals(train.arrays, care, "anna by team: confirm")
 
@@ -105,18 +92,21 @@ def test_a_person_confirms_a_step_once(
     assert (list_open(train), confirm(train, care)) == ([], [])
 
 
-def test_a_person_confirms_an_exclusion(train: QueuedTrain) -> None:
+def test_a_proposed_exclusion_excludes_nothing_until_a_person_confirms(train: QueuedTrain) -> None:
     train.queue.states["node001"] = "DOWN"
     attempt = train.start_attempt(nodes="node[001-002]")
     train.run.main_log.write_text("srun: error: Node failure on node001\n")
     train.end_body(attempt, 1, after=3600)
     care = replace(make_node_care(train), policy=PolicySettings(exclude="propose", drain="propose"))
-    finalize(train.arrays, train.rules, attempt, care=care)
+    ended = finalize(train.arrays, train.rules, attempt, care=care)
+    assert (ended.suspects, ended.action) == (("node001",), Action.CONTINUE)
+    assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
+    assert ended.done == ("proposed to exclude node001; to do it: opsctl release gpt --exclude node001",)
+    assert list_open(train) == ["failures.proposes_exclusion"]
     [said, *_] = confirm(train, care)
     assert said.startswith("excluded node001 for queued tasks and later launches")
     assert [exclusion.node for exclusion in care.exclusions.now()] == ["node001"]
-    assert list_open(train) == []
-    assert confirm(train, care) == []
+    assert (list_open(train), confirm(train, care)) == ([], [])
 
 
 def blame(train: QueuedTrain, care: NodeCare) -> ExclusionDecided:

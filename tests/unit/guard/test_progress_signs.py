@@ -120,13 +120,16 @@ def test_data_in_a_usual_directory_hides_no_crash_loop(train: QueuedTrain) -> No
 EPOCH = "".join(f"step {step} loss: 2.0\n" for step in range(1, 40))
 
 
-def test_train_that_counts_anew_after_each_resume_is_not_held(train: QueuedTrain) -> None:
+@pytest.mark.parametrize(
+    ("resumes", "is_held"), [("resumed from epoch {}\n", False), ("Loading model from /b\n", True)]
+)
+def test_train_that_counts_anew_is_held_unless_it_resumes(train: QueuedTrain, resumes: str, is_held: bool) -> None:
     for task in range(1, 9):
         attempt = start(train, f"12_{task}.0")
-        append(train, f"resumed from epoch {task}\n{EPOCH}" if task > 1 else EPOCH)
+        append(train, (resumes.format(task) if task > 1 else "") + EPOCH)
         train.end_body(attempt, 1, after=3600)
         finalize(train.arrays, train.rules, attempt)
-    assert not any(job.is_held for job in train.queue.waiting)
+    assert {job.is_held for job in train.queue.waiting} == {is_held}
 
 
 def test_checkpoint_that_is_written_again_after_a_resume_is_new(train: QueuedTrain, tmp_path: Path) -> None:
@@ -138,15 +141,6 @@ def test_checkpoint_that_is_written_again_after_a_resume_is_new(train: QueuedTra
     append(train, f"Resuming from checkpoint {own}/step-39\n{EPOCH}")
     (own / "step-20" / "weights").write_text("2")
     assert end(train, attempt).new_checkpoint
-
-
-def test_train_that_begins_with_a_base_model_each_time_is_held(train: QueuedTrain) -> None:
-    for task in range(1, 9):
-        attempt = start(train, f"12_{task}.0")
-        append(train, f"Loading model from /models/base\n{EPOCH}")
-        train.end_body(attempt, 1, after=3600)
-        finalize(train.arrays, train.rules, attempt)
-    assert all(job.is_held for job in train.queue.waiting)
 
 
 def test_pattern_that_fits_no_line_hides_no_steps(train: QueuedTrain) -> None:

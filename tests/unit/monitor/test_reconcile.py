@@ -2,14 +2,19 @@
 
 import json
 import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import JobState
-from opsctl.launch.train_arrays import TrainArrays
-from opsctl.monitor.reconcile import reconcile
+from opsctl.base.model import Job, JobState
+from opsctl.host.isolation import Isolation
+from opsctl.host.system import SystemClock
+from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
+from opsctl.monitor.reconcile import reconcile, reconcile_all
 from opsctl.state import switches
 from opsctl.state.events import RequestDone, RequestRefused, SwitchArmed, SwitchDisarmed
 from opsctl.state.reasons import as_written
@@ -49,6 +54,28 @@ def test_failing_train_does_not_stop_the_others(train: QueuedTrain, tmp_path: Pa
     failed, finalized = reconcile_root(tmp_path, train.queue, lambda run: make_chain(train, run))
     assert (failed.train, "[guard]" in failed.error or "short_attempts" in failed.error) == ("aaa", True)
     assert finalized.train == "gpt" and finalized.done
+
+
+def test_slow_train_does_not_delay_the_others(train: QueuedTrain, tmp_path: Path) -> None:
+    train.stop_trainer(train.start_attempt(), TrainerStop.DEADLINE)
+    (tmp_path / "aaa").mkdir()
+    RunDir(tmp_path / "aaa").create()
+    ended = threading.Event()
+
+    class SlowTrain(TrainArrays):
+        def check(self, jobs: Sequence[Job] | None = None) -> TrainSnapshot:
+            ended.wait()
+            return super().check(jobs)
+
+    slow = make_chain(train, RunDir(tmp_path / "aaa"))
+    slow = SlowTrain(run=slow.run, journal=slow.journal, slurm=slow.slurm)
+    isolation = Isolation[tuple[str, str], Any](SystemClock(), timeout=2)
+    (tmp_path / "aaa" / "train.toml").write_text("")
+    for _ in range(2):
+        _, failures = reconcile_all([slow, train.arrays], train.queue, train.queue.jobs(), isolation)
+        assert failures == ["reconciling aaa: no answer within 2 s"]
+    assert train.end(train.run.attempt("12_1.0"))["outcome"] == "deadline"
+    ended.set()
 
 
 @pytest.mark.root
