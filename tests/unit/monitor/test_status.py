@@ -361,6 +361,6 @@ def test_status_says_so_if_the_trainer_does_not_read_the_save_switch(run: RunDir
     ).notes
     assert "name TRAIN_SAVE_SWITCH, so the trainer probably does not read it" in note
     assert note.endswith("opsctl save-switch gpt --disarm takes it back")
-    run.body.write_text("srun python train.py # opsctl_contract\n")
+    run.body.write_text("srun python -m opsctl_contract train.py\n")
     running = row(JobState.RUNNING, 1, start=since)
     assert read_status(run, Journal(run, SystemClock()), [running], datetime.now(UTC)).notes == ()
