@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from opsctl.base.model import Job
 from opsctl.base.units import format_duration
 from opsctl.launch.wait_reasons import word
-from opsctl.state.files import append as append_file
+from opsctl.state.files import append_line
 from opsctl.state.run_dir import RunDir
 
 
@@ -63,4 +63,4 @@ def _time(at: datetime | None) -> str:
 
 def append(run: RunDir, lines: Sequence[str]) -> None:
     """Append `lines` to the train's pulse log. Raises OSError."""
-    append_file(run.logs / "pulse.log", "".join(f"{line}\n" for line in lines).encode(errors="replace"))
+    append_line(run.logs / "pulse.log", "".join(f"{line}\n" for line in lines).encode(errors="replace"))

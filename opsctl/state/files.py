@@ -93,7 +93,7 @@ def read_range(path: Path, begin: int, max_bytes: int) -> tuple[bytes, int]:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append one line and fsync. Raises OSError; then a part of the line may have been written.
+    """Append one line, or several, and fsync. Raises OSError; then a part of the line may have been written.
 
     A new file is readable by others and writable by its owner only, whatever the umask. A link, and a file of another
     user, is refused.
@@ -129,15 +129,6 @@ def open_append(path: Path, *, mode: int = 0o644) -> int:
     os.close(handle)
     why = f"belongs to uid {status.st_uid}" if is_regular_file else "not a regular file"
     raise OSError(errno.EPERM, why, str(path))
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append `data` without fsync. Raises OSError, also for a link and for anything else than a file."""
-    handle = open_append(path)
-    try:
-        os.write(handle, data)
-    finally:
-        os.close(handle)
 
 
 def open_for_writing(path: Path) -> int:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -38,20 +38,23 @@ MAX_INTERVALS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSave:
-    """Steps of the newest and of the next checkpoint; None if unknown."""
+    """The newest and the next checkpoint; None for unknown values."""
 
-    newest: int | None = None
-    next: int | None = None
-    at: datetime | None = None
+    checkpoint_step: int | None = None
+    """The newest checkpoint."""
+    checkpoint_at: datetime | None = None
     """When the newest checkpoint was written, by the file system's clock; None if it lies elsewhere."""
-    note: str = ""
-    """What was found instead of a checkpoint with a step."""
-    doubt: str = ""
-    """Why nothing of it counts as a checkpoint."""
+    checkpoint_note: str = ""
+    """What was found instead of a checkpoint with a step: a file without one, or checkpoints that seem incomplete."""
+    checkpoint_doubt: str = ""
+    """Why they seem incomplete."""
+    next_save: int | None = None
+    """The step of the next checkpoint."""
 
     @property
     def found_instead(self) -> str:
-        return ", ".join(filter(None, (self.note, self.doubt)))
+        """What was found instead of a checkpoint with a step, with the doubt about it."""
+        return ", ".join(filter(None, (self.checkpoint_note, self.checkpoint_doubt)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class TaskPace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(NextSave):
     """The progress of a run; None for unknown values."""
 
     step: int
@@ -92,27 +95,12 @@ class Progress:
     """Time of the last heartbeat, by the trainer's clock; without a heartbeat, of the last write to the log."""
     note: str = ""
     """A problem reported by the trainer that does not stop the training."""
-    checkpoint_step: int | None = None
-    """The newest checkpoint."""
-    checkpoint_at: datetime | None = None
-    """When the newest checkpoint was written."""
-    checkpoint_note: str = ""
-    """What was found instead of a checkpoint with a step: a file without one, or checkpoints that seem incomplete."""
-    checkpoint_doubt: str = ""
-    """Why they seem incomplete."""
-    next_save: int | None = None
-    """The step of the next checkpoint."""
     next_save_s: float | None = None
     left: Eta | None = None
     """Seconds to the last step; None if the last step or the time of a step is unknown, or no task is queued."""
     is_step_known: bool = True
     epoch: float | None = None
     """The newest epoch in the log, if neither log nor heartbeat name a step."""
-
-    @property
-    def found_instead(self) -> str:
-        """What was found instead of a checkpoint with a step, with the doubt about it."""
-        return ", ".join(filter(None, (self.checkpoint_note, self.checkpoint_doubt)))
 
     @property
     def place(self) -> str:
@@ -154,9 +142,9 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         loss = line.loss
     saved = heartbeat.checkpoint_step if heartbeat else None
     saves = predict_next_save(run, step, last_step, newest=saved)
-    if not (attempt and lines) and (saves.newest or 0) > step:
+    if not (attempt and lines) and (saves.checkpoint_step or 0) > step:
         # The last start, or this one, has not come to its first step: the train is where its checkpoint is.
-        step = saves.newest or step
+        step = saves.checkpoint_step or step
         saves = predict_next_save(run, step, last_step, newest=saved)
     return Progress(
         step=step,
@@ -172,13 +160,9 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         phase=heartbeat.phase.value if heartbeat else "",
         at=_time(heartbeat.at if heartbeat else read_change_s(run.main_log)),
         note=heartbeat.note if heartbeat else "",
-        checkpoint_step=saves.newest,
-        checkpoint_at=saves.at,
-        checkpoint_note=saves.note,
-        checkpoint_doubt=saves.doubt,
-        next_save=saves.next,
-        next_save_s=(saves.next - step) * step_s if saves.next and step_s else None,
+        next_save_s=(saves.next_save - step) * step_s if saves.next_save and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,
+        **asdict(saves),
     )
 
 
@@ -187,18 +171,15 @@ def _read_without_steps(run: RunDir, pattern: str) -> Progress | None:
     saves = predict_next_save(run, 0, None)
     begin = max(0, (read_size_bytes(run.main_log) or 0) - EPOCH_BYTES)
     log = read_log_signs(run.main_log, begin, pattern)
-    if log.highest_epoch is None and saves.newest is None and not saves.note:
+    if log.highest_epoch is None and saves.checkpoint_step is None and not saves.checkpoint_note:
         return None
     return Progress(
-        step=saves.newest or 0,
-        is_step_known=saves.newest is not None,
+        step=saves.checkpoint_step or 0,
+        is_step_known=saves.checkpoint_step is not None,
         epoch=log.highest_epoch,
         loss=log.loss,
-        at=_time(read_change_s(run.main_log)) if log.highest_epoch is not None else saves.at,
-        checkpoint_step=saves.newest,
-        checkpoint_at=saves.at,
-        checkpoint_note=saves.note,
-        checkpoint_doubt=saves.doubt,
+        at=_time(read_change_s(run.main_log)) if log.highest_epoch is not None else saves.checkpoint_at,
+        **asdict(saves),
     )
 
 
@@ -262,11 +243,11 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
         due = min(due, last_step)
     note, doubt = describe_stepless(found, MAX_CHECKPOINTS) if newest is None else ("", "")
     return NextSave(
-        newest=newest,
-        next=due if due is not None and due > step else None,
-        at=stepless_at if newest is None else times.get(newest),
-        note=note,
-        doubt=doubt,
+        checkpoint_step=newest,
+        next_save=due if due is not None and due > step else None,
+        checkpoint_at=stepless_at if newest is None else times.get(newest),
+        checkpoint_note=note,
+        checkpoint_doubt=doubt,
     )
 
 

@@ -127,7 +127,7 @@ def make_checkpoints(run: RunDir, *checkpoints: str) -> None:
 
 
 def next_steps(checkpoints: NextSave) -> tuple[int | None, int | None]:
-    return checkpoints.newest, checkpoints.next
+    return checkpoints.checkpoint_step, checkpoints.next_save
 
 
 def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
@@ -136,8 +136,8 @@ def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
     saved.mkdir()
     (saved / "COMPLETE").write_text("")
     os.utime(saved / "COMPLETE", (1e9, 1e9))
-    assert predict_next_save(run, 60, None).at == datetime.fromtimestamp(1e9, UTC)
-    assert predict_next_save(run, 60, None, newest=55).at is None
+    assert predict_next_save(run, 60, None).checkpoint_at == datetime.fromtimestamp(1e9, UTC)
+    assert predict_next_save(run, 60, None, newest=55).checkpoint_at is None
 
 
 def test_embedded_trainer_saves_at_interval_and_end(run: RunDir) -> None:
@@ -148,7 +148,7 @@ def test_embedded_trainer_saves_at_interval_and_end(run: RunDir) -> None:
     assert next_steps(predict_next_save(run, 400, 450)) == (300, 450)
     assert next_steps(predict_next_save(run, 450, 450)) == (300, None)
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 0}}))
-    assert predict_next_save(run, 350, 1000).next == 1000
+    assert predict_next_save(run, 350, 1000).next_save == 1000
 
 
 def test_foreign_trainer_is_assumed_to_keep_its_interval(run: RunDir) -> None:
