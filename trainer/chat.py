@@ -5,21 +5,16 @@ both texts or both lists of messages. The chat template of the tokenizer writes 
 messages of the assistant, or the completion, with the token that ends them.
 """
 
-import contextlib
-import hashlib
 import json
-import re
-import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import numpy.typing as npt
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from opsctl.trainer.bounded_files import read_bounded
+from opsctl.trainer.chat_template import MARKS, ChatTemplate, TemplateFailed
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.tokens import MAX_CONFIG_BYTES, ByteLevel, Tokenizer, read_tokenizer_config
 
@@ -27,138 +22,7 @@ TOKENS, LEARNT = 0, 1
 """Rows of an encoded conversation: the tokens, and 1 for those that the model learns."""
 _OPEN_ROWS = 256
 """Sequences that are packed at a time: more leave less space unused, and take more memory."""
-_BEGIN, _END = "\ufdd0", "\ufdd1"
-"""Characters that Unicode keeps for such use within a program: where a learnt text begins and ends."""
-_MARKS = re.compile(rb"\\ufdd[01]")
-_MAX_RENDER_S = 2.0
-_MAX_OPERATION = 1 << 20
-"""Bits of a number, or characters, that one operation of a template may make."""
-_GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
 _KINDS = '"messages", or "prompt" and "completion"'
-
-Span = tuple[int, int]
-
-
-class _TemplateFailed(Exception):
-    """The template wrote no text of a conversation; the message continues "the chat template …"."""
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox of Jinja with bounds for what one operation computes: no signal interrupts one."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        match left, right:
-            case int(), int():
-                size = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
-            case str() | list() | tuple(), int():
-                size = len(left) * right
-            case int(), str() | list() | tuple():
-                size = left * len(right)
-            case _:
-                size = 0
-        if size > _MAX_OPERATION:
-            raise _TemplateRefused(f"the result of {operator} is too large")
-        return super().call_binop(context, operator, left, right)
-
-
-@contextlib.contextmanager
-def _bounded_time() -> Iterator[None]:
-    """Raise _TemplateFailed after _MAX_RENDER_S of the processor. Only the main thread can be interrupted."""
-
-    def stop(*_: object) -> None:
-        raise _TemplateFailed(f"takes more than {_MAX_RENDER_S:g} s for a conversation")
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, _MAX_RENDER_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-class ChatTemplate:
-    """A Jinja template that writes messages as text, as transformers runs it; untrusted, so in a sandbox."""
-
-    def __init__(self, source: str, special_tokens: Mapping[str, Any]) -> None:
-        self.sha256 = hashlib.sha256(source.encode()).hexdigest()
-        self._tokens = special_tokens
-        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        environment.filters |= {"tojson": _to_json, "learnt": lambda text: f"{_BEGIN}{text}{_END}"}
-        environment.globals["raise_exception"] = _raise
-        # {% generation %}, an addition of transformers, surrounds what the assistant writes.
-        self._marks = bool(_GENERATION.search(source))
-        marked = _GENERATION.sub(
-            lambda tag: f"{{%{tag[1]} {'endfilter' if tag[2] else 'filter learnt'} {tag[3]}%}}", source
-        )
-        self._template = environment.from_string(marked)
-
-    def spans(self, messages: Sequence[Any], first: int, options: Mapping[str, Any]) -> tuple[str, list[Span]]:
-        """Return the text of `messages`, and where in it the assistant writes, from message `first` on.
-
-        Without marks of the template, an answer ends with its end token: white space behind that separates messages.
-        Raises _TemplateFailed if the template fails or does not show where.
-        """
-        text = self._render(messages, options)
-        if self._marks:
-            text, spans = _take_marks(text)
-            _, earlier = _take_marks(self._render(messages[:first], options)) if first else ("", [])
-            return text, spans[len(earlier) :]
-        spans = []
-        for number, message in enumerate(messages):
-            if number < first or message["role"] != "assistant":
-                continue
-            before = self._render(messages[:number], options, add_generation_prompt=True)
-            through = self._render(messages[: number + 1], options)
-            if not (text.startswith(through) and through.startswith(before)):
-                raise _TemplateFailed(
-                    f"writes message {number} differently when it is the last, so that its place is unknown: with "
-                    "--chat-template, name a template that marks it by {% generation %}"
-                )
-            spans.append((len(before), len(before) + _answer_chars(through[len(before) :], message)))
-        return text, spans
-
-    def _render(self, messages: Sequence[Any], options: Mapping[str, Any], **more: Any) -> str:
-        defaults = {"tools": None, "documents": None, "add_generation_prompt": False}
-        try:
-            with _bounded_time():
-                return self._template.render({**defaults, **self._tokens, **options, "messages": messages, **more})
-        except _TemplateFailed:
-            raise
-        except _TemplateRefused as error:
-            raise _TemplateFailed(f"refuses the conversation: {error}") from error
-        except Exception as error:  # the expressions of a template fail in any way that Python's do
-            raise _TemplateFailed(f"fails: {type(error).__name__}: {error}") from error
-
-
-def _answer_chars(written: str, message: Mapping[str, Any]) -> int:
-    """Return the length of an answer with its end token, of what a template wrote for `message`.
-
-    White space that follows nothing but the content is the end of the answer.
-    """
-    ended, content = written.rstrip(), message.get("content")
-    is_bare = not ended or (isinstance(content, str) and content.strip() and ended.endswith(content.rstrip()))
-    return len(written if is_bare else ended)
-
-
-def _take_marks(text: str) -> tuple[str, list[Span]]:
-    parts = re.split(f"[{_BEGIN}{_END}]", text)
-    places = np.cumsum([len(part) for part in parts]).tolist()
-    return "".join(parts), list(zip(places[:-1:2], places[1::2], strict=False))
-
-
-def _to_json(value: Any, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, **options)  # Jinja's own escapes HTML
-
-
-class _TemplateRefused(jinja2.TemplateError):
-    """A template called raise_exception()."""
-
-
-def _raise(message: str) -> None:
-    raise _TemplateRefused(message)
 
 
 def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate | None:
@@ -175,8 +39,10 @@ def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate
         text = read_bounded(template, MAX_CONFIG_BYTES, follow=True).decode() if template else ""
         source = text if template else _default(config.get("chat_template"))
         special_tokens = {key: _text_of(token) for key, token in config.items() if key.endswith("_token")}
+        if source and not isinstance(source, str):
+            raise TypeError(f"of type {type(source).__name__}, not text")
         return ChatTemplate(source, special_tokens) if source else None
-    except (ValueError, KeyError, TypeError, RecursionError, jinja2.TemplateError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(f"the chat template of {template or tokenizer} cannot be read: {error!s:.300}") from error
 
 
@@ -201,10 +67,10 @@ class ConversationEncoder:
         """Return the rows [2, tokens]. Raises Refused if the object is no conversation or the template fails."""
         place, item = json.loads(conversation)
         try:
-            if _MARKS.search(conversation):
+            if MARKS.search(conversation):
                 raise ValueError("it holds U+FDD0 or U+FDD1, which Unicode keeps for use within programs")
             return self._encode(item)
-        except _TemplateFailed as error:
+        except TemplateFailed as error:
             raise Refused(f"{place}: the chat template {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused(f"{place}: no conversation, which has {_KINDS} ({type(error).__name__}: {error})") from error
@@ -216,7 +82,7 @@ class ConversationEncoder:
             text, spans, ends = prompt + completion, [(len(prompt), len(prompt + completion))], [self._places.end]
         else:
             if self._template is None:
-                raise _TemplateFailed("that messages need is missing: name one with --chat-template")
+                raise TemplateFailed("that messages need is missing: name one with --chat-template")
             options = {"tools": item["tools"]} if item.get("tools") else {}
             messages = [_checked(message) for message in [*prompt, *completion]]
             text, spans = self._template.spans(messages, len(prompt), options)

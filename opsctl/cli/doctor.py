@@ -90,7 +90,7 @@ def _settings(app: App) -> Iterator[DoctorRow]:
     if app.site_path:
         yield DoctorRow("site file", "ok", str(app.site_path))
         for offence in find_offences(app.site_path, frozenset({0, os.geteuid()})):
-            yield DoctorRow("site file", "missing", f"{offence.path}: {offence.why}", offence.repair)
+            yield DoctorRow("site file", "missing", offence.result, offence.repair)
     else:
         yield DoctorRow("site file", "optional", "none: built-in settings", "opsctl init")
     sandbox = f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""

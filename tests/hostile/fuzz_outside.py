@@ -19,7 +19,7 @@ from opsctl.nodes.health.node_local import read_thresholds
 from opsctl.slurm import batch_options
 from opsctl.telemetry.progress import read_log, tracker_log
 from opsctl.trainer import text_sources
-from opsctl.trainer.chat import ChatTemplate, _TemplateFailed
+from opsctl.trainer.chat import ChatTemplate, TemplateFailed
 from opsctl.trainer.checkpoint import transformers_config
 from opsctl.trainer.errors import Refused
 from tests.hostile.fuzz import FuzzTarget
@@ -121,7 +121,7 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
     "changes of a train": text(show_changes, examples=(b"a = 1\nb = 2\na = 2\nb = 2\n",)),
     "chat template": text(
         write_chat,
-        errors=(Refused, _TemplateFailed),
+        errors=(Refused, TemplateFailed),
         examples=(b"{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{% endfor %}", b"{{ 2 ** 3 * 'a' }}"),
     ),
     "compressed log": file(report_compressed, "logs/*.txt", name="train.log.gz"),

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.base.errors import OpsctlError
 from opsctl.diagnosis import flight_recorder
-from opsctl.trainer.chat import ChatTemplate, _TemplateFailed, find_template
+from opsctl.trainer.chat import ChatTemplate, TemplateFailed, find_template
 from opsctl.trainer.checkpoint.transformers_config import read_model
 from opsctl.trainer.errors import Refused
 from tests.hostile.conftest import Site
@@ -18,7 +18,7 @@ from tests.hostile.fuzz_outside import MODEL
 from tests.support.cases import read_cases
 
 LARGE = {"{long}": "9" * 4000, "{deep}": "[" * 9000 + "]" * 9000, "{many}": '"a", ' * 99_999 + '"a"'}
-LARGE |= {"{many_blocks}": "{% if a %}" * 5000}
+LARGE |= {"{many_blocks}": "{% if a %}" * 5000, "{digits}": "9" * 400_000, "{letters}": "a" * 400_000}
 PLAN = ("--gpus", 64, "--gpu", "H100", "--batch", 512, "--tokens", 100, "--network", 400)
 
 
@@ -78,7 +78,7 @@ def test_template_stays_in_its_sandbox(tmp_path: Path, monkeypatch: pytest.Monke
         assert isinstance(template, ChatTemplate)
         written.append(template.spans(messages, 0, {})[0])
 
-    assert find_failure(FuzzTarget(write, errors=(Refused, _TemplateFailed)), b"") == ""
+    assert find_failure(FuzzTarget(write, errors=(Refused, TemplateFailed)), b"") == ""
     assert not (tmp_path / "owned").exists()
     assert [message["content"] for message in messages] == ["a", "b"]
     assert not any(word in str(written) for word in ("root:", "<class", "<module", "<function"))

@@ -19,14 +19,13 @@ from opsctl.host.system import user_name
 from opsctl.preflight.security.permissions import (
     MAX_ENTRIES,
     READABLE,
-    Offence,
     SecurityFinding,
     as_owner,
     as_root,
     find_offence,
     find_offences,
     find_offences_below,
-    from_offence,
+    label,
     ok,
     quote,
     unknown,
@@ -75,9 +74,9 @@ def check_security(installation: Installation) -> list[SecurityFinding]:
     return findings
 
 
-def _report(check: str, offences: Collection[Offence], good: str) -> Iterator[SecurityFinding]:
+def _report(check: str, offences: Collection[SecurityFinding], good: str) -> Iterator[SecurityFinding]:
     """Yield a finding for each offence; without any, that all is `good`."""
-    yield from (from_offence(check, offence) for offence in offences)
+    yield from (label(check, offence) for offence in offences)
     if not offences:
         yield ok(check, good)
 
@@ -174,7 +173,7 @@ def _check_secrets(installation: Installation) -> Iterator[SecurityFinding]:
 
 def _check_secret(installation: Installation, field: str, path: Path) -> Iterator[SecurityFinding]:
     offences = find_offences(path, installation.trusted)
-    yield from (from_offence("secret", offence, what=field) for offence in offences)
+    yield from (label("secret", offence, what=field) for offence in offences)
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -202,10 +201,12 @@ def _check_environment(installation: Installation) -> Iterator[SecurityFinding]:
             yield finding
     if is_safe:
         yield ok("environment", f"{', '.join(PATH_VARIABLES)}: only directories and files of yours and root's")
-    offences: dict[Path, Offence] = {}
+    found: list[SecurityFinding] = []
     for place in (sys.executable, os.path.realpath(sys.executable), *sys.path):
-        offences |= {offence.path: offence for offence in find_offences(Path(place), installation.trusted)}
-    yield from _report("python", offences.values(), f"{sys.executable}: no other user can replace Python or a package")
+        found += find_offences(Path(place), installation.trusted)
+    yield from _report(
+        "python", dict.fromkeys(found), f"{sys.executable}: no other user can replace Python or a package"
+    )
 
 
 def _check_variable(variable: str, value: str, separators: str, trusted: frozenset[int]) -> Iterator[SecurityFinding]:
@@ -220,7 +221,7 @@ def _check_variable(variable: str, value: str, separators: str, trusted: frozens
             yield unsafe("environment", f"{variable}: {shown} depends on the working directory", repair)
             continue
         for offence in find_offences(Path(name), trusted):
-            yield from_offence("environment", offence, what=variable)
+            yield label("environment", offence, what=variable)
 
 
 def _check_sandboxes(installation: Installation) -> Iterator[SecurityFinding]:
@@ -268,12 +269,12 @@ def _check_trains(installation: Installation) -> Iterator[SecurityFinding]:
 
 def _check_train(run: RunDir, group: str, trusted: frozenset[int]) -> Iterator[SecurityFinding]:
     if offence := find_offence(run.path, trusted):
-        yield from_offence("trains", offence)
+        yield label("trains", offence)
     for path in sorted(run.path.iterdir()):
         if path.name in SHARED:
             yield from _check_shared(path, group)
         else:
-            yield from (from_offence("trains", offence) for offence in find_offences_below(path, trusted))
+            yield from (label("trains", offence) for offence in find_offences_below(path, trusted))
 
 
 def _check_places(installation: Installation) -> Iterator[SecurityFinding]:
@@ -284,7 +285,7 @@ def _check_places(installation: Installation) -> Iterator[SecurityFinding]:
     for run in all_trains(installation.root) if table.to == "path" else ():
         places += [("publication", web / run.name)] * may_act(run)
     for check, place in places:
-        yield from (from_offence(check, offence) for offence in find_offences(place, installation.trusted))
+        yield from (label(check, offence) for offence in find_offences(place, installation.trusted))
 
 
 def _check_kernel(_: Installation) -> Iterator[SecurityFinding]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from opsctl.host.system import user_name
+from opsctl.state.files import list_entries
 from opsctl.state.trust import WRITABLE, find_writers, walk_components
 
 MAX_DEPTH = 4
@@ -37,18 +38,6 @@ class SecurityFinding:
     """The command that repairs an unsafe thing, quoted for the shell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offence:
-    """Why a user other than root and us controls a path, with the command that ends that."""
-
-    path: Path
-    why: str
-    repair: str
-    is_unknown: bool = False
-    is_foreign: bool = False
-    """Whether the path belongs to another user."""
-
-
 def ok(check: str, result: str) -> SecurityFinding:
     return SecurityFinding(check, SecurityLevel.OK, result)
 
@@ -61,10 +50,9 @@ def unknown(check: str, result: str, repair: str = "") -> SecurityFinding:
     return SecurityFinding(check, SecurityLevel.UNKNOWN, result, repair)
 
 
-def from_offence(check: str, offence: Offence, *, what: str = "") -> SecurityFinding:
-    level = SecurityLevel.UNKNOWN if offence.is_unknown else SecurityLevel.UNSAFE
-    prefix = f"{what}: " if what else ""
-    return SecurityFinding(check, level, f"{prefix}{offence.path}: {offence.why}", offence.repair)
+def label(check: str, found: SecurityFinding, *, what: str = "") -> SecurityFinding:
+    """Return a finding about a path as one of a check."""
+    return replace(found, check=check, result=f"{what}: {found.result}" if what else found.result)
 
 
 def quote(*words: str | Path) -> str:
@@ -96,80 +84,75 @@ def as_owner(status: os.stat_result, *words: str | Path) -> str:
     return quote(*words) if os.geteuid() == status.st_uid else as_root(*words)
 
 
-def find_offences(path: Path, trusted: frozenset[int], *, shared: Path | None = None) -> list[Offence]:
+def find_offences(path: Path, trusted: frozenset[int], *, shared: Path | None = None) -> list[SecurityFinding]:
     """Return why users outside `trusted` could replace or change `path`, along every component.
 
     A directory with the sticky bit, such as /tmp, is no offence: users cannot replace entries of other users there.
     `shared` is a directory in which several users make entries: the sticky bit repairs it.
     """
-    offences: dict[Path, Offence] = {}
+    offences: dict[Path, SecurityFinding] = {}
     mode = 0
     for place in walk_components(path):
         try:
-            status = place.lstat()
-            offence = _find_offence(place, status, trusted, is_shared=place == shared)
-            mode = status.st_mode
+            offence = find_offence(place, trusted, is_shared=place == shared)
+            mode = place.lstat().st_mode
         except FileNotFoundError:
-            offence = _find_squatters(place, mode)
-        except (OSError, RuntimeError) as error:
-            offence = Offence(place, f"cannot be checked: {_why(error)}", "", is_unknown=True)
+            if mode & WRITABLE:
+                why = f"{place}: does not exist, and others can create the path"
+                offences[place] = unsafe("", why, quote("mkdir", "-m", "755", place))
+            break
+        except OSError as error:
+            offences[place] = _cannot_check(place, error)
+            break
         if offence:
             offences[place] = offence
-        if not os.path.lexists(place):
-            break
     return list(offences.values())
 
 
-def find_offence(path: Path, trusted: frozenset[int]) -> Offence | None:
-    """Return why users outside `trusted` control this one entry. Raises OSError."""
-    return _find_offence(path, path.lstat(), trusted, is_shared=False)
-
-
-def _find_offence(path: Path, status: os.stat_result, trusted: frozenset[int], *, is_shared: bool) -> Offence | None:
-    why = find_writers(status, trusted)
-    if not why:
+def find_offence(
+    path: Path, trusted: frozenset[int], *, is_shared: bool = False, top: Path | None = None
+) -> SecurityFinding | None:
+    """Return why others than `trusted` control this one entry; the command repairs all below `top`. Raises OSError."""
+    status = path.lstat()
+    if not (why := find_writers(status, trusted)):
         return None
+    is_tree = top is not None and top.is_dir()
+    target = top if top is not None and is_tree else path
     if status.st_uid not in trusted:
-        owner = "root" if stat.S_ISDIR(status.st_mode) else own_name()
-        return Offence(path, why, as_root("chown", "-h", owner, path), is_foreign=True)
-    return Offence(path, why, as_owner(status, "chmod", "+t" if is_shared else "go-w", path))
+        owner = "root" if stat.S_ISDIR(status.st_mode) and not is_tree else own_name()
+        return unsafe("", f"{path}: {why}", as_root("chown", "-hR" if is_tree else "-h", owner, target))
+    words = ["-R"] * is_tree + ["+t" if is_shared else "go-w"]
+    return unsafe("", f"{path}: {why}", as_owner(target.lstat(), "chmod", *words, target))
 
 
-def _find_squatters(path: Path, parent_mode: int) -> Offence | None:
-    """Return the offence of a missing path in a directory in which others can make it."""
-    if not parent_mode & WRITABLE:
-        return None
-    return Offence(path, "does not exist, and others can create the path", quote("mkdir", "-m", "755", path))
+def _cannot_check(path: Path, error: Exception) -> SecurityFinding:
+    return unknown("", f"{path}: cannot be checked: {getattr(error, 'strerror', None) or error}")
 
 
 def own_name() -> str:
     return user_name(os.geteuid())
 
 
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
-def find_offences_below(path: Path, trusted: frozenset[int]) -> list[Offence]:
+def find_offences_below(path: Path, trusted: frozenset[int]) -> list[SecurityFinding]:
     """Return the offences of a directory and of its entries down to MAX_DEPTH, at most one for each top-level entry.
 
     Links are not followed. A tree of more than MAX_ENTRIES entries is an offence of its own, which is unknown.
     """
-    offences: dict[Path, Offence] = {}
+    offences: dict[Path, SecurityFinding] = {}
     for number, (top, place) in enumerate(_walk_tree(path)):
         if number >= MAX_ENTRIES:
-            offences[place] = Offence(path, f"more than {MAX_ENTRIES} entries: not all checked", "", is_unknown=True)
+            offences[place] = unknown("", f"{path}: more than {MAX_ENTRIES} entries: not all checked")
             break
         if top in offences:
             continue
         try:
-            offence = find_offence(place, trusted)
+            offence = find_offence(place, trusted, top=top)
         except FileNotFoundError:
             continue
         except OSError as error:
-            offence = Offence(place, f"cannot be checked: {_why(error)}", "", is_unknown=True)
+            offence = _cannot_check(place, error)
         if offence:
-            offences[top] = _repair_tree(offence, top)
+            offences[top] = offence
     return list(offences.values())
 
 
@@ -186,16 +169,6 @@ def _walk_tree(path: Path) -> Iterator[tuple[Path, Path]]:
 
 def _list(path: Path) -> list[Path]:
     try:
-        with os.scandir(path) as entries:
-            return [path / entry.name for entry, _ in zip(entries, range(MAX_ENTRIES), strict=False)]
+        return [Path(entry) for entry in list_entries(path, max_entries=MAX_ENTRIES)]
     except OSError:  # not a directory, gone, or closed: its own offence says what counts
         return []
-
-
-def _repair_tree(offence: Offence, top: Path) -> Offence:
-    """Let the command repair the whole top-level entry: there may be more offences below."""
-    if offence.is_unknown or (offence.path == top and not top.is_dir()):
-        return offence
-    if offence.is_foreign:
-        return replace(offence, repair=as_root("chown", "-hR", own_name(), top))
-    return replace(offence, repair=as_owner(top.lstat(), "chmod", "-R", "go-w", top))
