@@ -23,6 +23,8 @@ MAX_JOINED_PROBLEMS = 20
 """Named in one line."""
 
 
+UNITS = ("seconds", "minutes", "hours", "days")
+"""Ends of keys that take a number or a duration."""
 PLAIN_WORDS = {
     "a valid integer": "an integer",
     "a valid number": "a number",
@@ -75,12 +77,23 @@ def _describe(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     for words, plain in PLAIN_WORDS.items():
         message = message.replace(words, plain)
+    message = message.partition(" or instance of ")[0]
+    unit = key.rpartition("_")[2]
+    if error["type"] in ("int_type", "float_type") and isinstance(error["input"], str) and unit in UNITS:
+        message += f" of {unit}, or a duration such as '90m'"
     if error["type"] == "missing":
         return f"{place}: missing"
     # A table is not shown, since a table may contain a secret.
     is_shown = error["type"] != "value_error" and not isinstance(error["input"], dict)
-    shown = f", got {error['input']!r:.60}" if is_shown else ""
+    shown = f", got {_show(error['input']):.60}" if is_shown else ""
     return f"{place}: {message}{shown}" if place else f"{message}{shown}"
+
+
+def _show(value: object) -> str:
+    """Return a value in the words of TOML. The items of a list are not shown, since one may contain a secret."""
+    if isinstance(value, tuple):
+        return "a list"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _advise(name: str, known: Sequence[str]) -> str:

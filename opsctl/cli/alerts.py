@@ -18,7 +18,7 @@ from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Level
 from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.dependent_option import dependent_option
-from opsctl.cli.options import Duration, Moment
+from opsctl.cli.options import Duration, Moment, required_reason
 from opsctl.cli.output import (
     app_and_json,
     app_json_and_dry_run,
@@ -42,7 +42,6 @@ MAX_CHECK_AGE = timedelta(hours=2)
 SHOWN_SHIFTS = 5
 ENTRY_KEYS = ("key", "level", "since", "latest_level", "checked_at", "incident", "finding", "acknowledged", "follows")
 """Fields of a ledger entry in JSON."""
-reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
 @click.group(cls=SuggestingGroup)
@@ -211,7 +210,7 @@ def silence(app: App, key: str, *, span: timedelta, at: datetime | None, end: bo
 
 @alerts.command()
 @click.argument("key")
-@reason_option
+@required_reason
 @app_json_and_dry_run
 def ack(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     """Acknowledge the alert KEY.
@@ -229,7 +228,7 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool) -> None:
 
 @alerts.command()
 @click.argument("key")
-@reason_option
+@required_reason
 @app_json_and_dry_run
 def accept(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     """Accept the current level of the alert KEY as the new normal.

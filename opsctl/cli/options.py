@@ -85,6 +85,17 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # as above: generic on
 
 
 SECONDS, MINUTES, HOURS, DAYS = map(Amount, UNITS_S)
+
+
+def _refuse_blank(_context: click.Context, _param: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter("is empty; a person who reads it later wants to know why")
+    return text
+
+
+required_reason = click.option(
+    "--reason", required=True, callback=_refuse_blank, help="Reason, recorded and shown with the change."
+)
 reason_option = click.option("--reason", default="", help="Reason, recorded in the journal.")
 allow_option = click.option(
     "--allow",

@@ -8,7 +8,7 @@ from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
 from opsctl.cli.command_names import SuggestingGroup
-from opsctl.cli.options import reason_option
+from opsctl.cli.options import reason_option, required_reason
 from opsctl.cli.output import app_and_json, app_json_and_dry_run, print_result, print_train_result, train_argument
 from opsctl.launch.rollback_state import without_rollback
 from opsctl.state.run_dir import RunDir
@@ -33,7 +33,7 @@ def kill_switch() -> None:
 
 @kill_switch.command("arm")
 @train_argument
-@click.option("--reason", required=True, help="Reason, recorded and shown with the switch.")
+@required_reason
 @pause_option
 @app_json_and_dry_run
 def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool) -> None:

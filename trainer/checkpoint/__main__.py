@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = namespace.run(namespace)
     except (Refused, OSError, ValueError, ImportError) as error:
-        sys.stderr.write(f"trainer.checkpoint: {error}\n")
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        sys.stderr.write(f"trainer.checkpoint: {text}\n")
         return 2
     return code
 

@@ -148,7 +148,7 @@ def test_train_with_a_failed_gpu_finishes_on_other_nodes(slurm: Sandbox) -> None
         mail = night.read_only_mail()
         for words in (
             f"failures/t/{failed}",
-            f"t goes on without {bad}",
+            f"t continues without {bad}",
             "uncorrectable memory error of a GPU",
             "rank 0",
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -248,7 +248,7 @@ def test_faulty_node_is_refused_before_the_trainer_starts(slurm: Sandbox) -> Non
         assert "node001" not in {node for _, node, _ in night.steps}
         assert night.node("node001").reason.startswith("opsctl: xid: Xid 79 (the GPU has fallen off the bus)")
         mail = " ".join(night.read_only_mail().split())
-        assert "t goes on without node001" in mail
+        assert "t continues without node001" in mail
         assert "Xid 79 (the GPU has fallen off the bus)" in mail
 
 

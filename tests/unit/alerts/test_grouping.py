@@ -13,7 +13,7 @@ def down(train, level=Level.CRITICAL):
 
 def excluded(train):
     key = f"failures/{train}/7_1.0"
-    return finding(Level.WARNING, key, summary=f"{train} goes on without n3", train=train, node="n3", is_certain=True)
+    return finding(Level.WARNING, key, summary=f"{train} continues without n3", train=train, node="n3", is_certain=True)
 
 
 def healthy(sick):

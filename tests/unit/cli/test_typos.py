@@ -1,6 +1,9 @@
 """What the command line answers to misspelt and misplaced words."""
 
+import re
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 import pytest
@@ -35,3 +38,19 @@ def test_unknown_command_names_what_to_type(text: str, instead: str) -> None:
 def test_report_without_a_train_asks_for_one() -> None:
     assert refuse(["report"]) == "Name a TRAIN, or a log with --log."
     assert refuse(["report", "t", "--log", "x"]).endswith("not both.")
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "mistake_is_answered"))
+def test_mistake_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, file: str | None, says: str
+) -> None:
+    """In plain words, without Slurm, settings and trains."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLURM_CONF", "OPSCTL_SITE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, directory in (("OPSCTL_ROOT", "trains"), ("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state")):
+        monkeypatch.setenv(name, str(tmp_path / directory))
+    Path("file").write_text(file or "")
+    answer = " ".join(refuse(shlex.split(text)).removesuffix(": None").split())
+    assert says in answer
+    assert not re.search(r"tuple|dict|None\b|instance|Errno|True|False", answer)

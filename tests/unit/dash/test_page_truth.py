@@ -39,7 +39,7 @@ LOST = alert(
     key="failures/tr11/1_1.0",
     kind="failures.continues_without",
     node="node002",
-    summary="tr11 goes on without node002: 1_1.0: node: Slurm lost it",
+    summary="tr11 continues without node002: 1_1.0: node: Slurm lost it",
 )
 PAGES = (render_overview, render_wall)
 SHORT = QueueEnd(queued=44, needed=156, at=AT + timedelta(hours=15), command="opsctl launch train.toml --tasks 112")
@@ -288,7 +288,9 @@ def test_calm_train_keeps_its_alerts_folded(site: DashSite) -> None:
 
 
 def test_count_of_alerts_is_a_phrase(site: DashSite) -> None:
-    other = replace(LOST, train="llama", key="failures/llama/5_1.0", summary="llama goes on without node002: 5_1.0: x")
+    other = replace(
+        LOST, train="llama", key="failures/llama/5_1.0", summary="llama continues without node002: 5_1.0: x"
+    )
     view = replace(collect_site(site.app), alerts=(LOST, other))
     assert "<small>1 cause, 2 alerts</small>" in render_overview(view, PageContext())
 
@@ -328,7 +330,9 @@ def test_cron_without_a_driver_has_no_next_run(site: DashSite) -> None:
 
 
 def test_one_lost_node_is_one_row() -> None:
-    other = replace(LOST, train="llama", key="failures/llama/5_1.0", summary="llama goes on without node002: 5_1.0: x")
+    other = replace(
+        LOST, train="llama", key="failures/llama/5_1.0", summary="llama continues without node002: 5_1.0: x"
+    )
     (group,) = group_alerts([LOST, other])
     assert group.title == "tr11, llama: went on without node002"
     assert group.open_keys == ("failures/tr11/1_1.0", "failures/llama/5_1.0")

@@ -76,7 +76,7 @@ def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
     quarantine_node(bench)
     [finding] = bench.judge_all("failures")
     assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
-    literal = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
+    literal = "gpt continues without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert finding.summary == literal
     assert finding.evidence == (CAUSE.evidence[0], "3 ranks say the same")
     assert finding.done == ("excluded node003",)
