@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
-from opsctl.actions.hold_release import Released
 from opsctl.actions.owner_actions import reconcile_own_train
-from opsctl.actions.steer_train import SwitchResult, arm_switch, hold_train, release_train
+from opsctl.actions.steer_train import Released, SwitchResult, arm_switch, hold_train, release_train
 from opsctl.base.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.base.model import LaunchPlan
 from opsctl.launch.submit import Launch, SubmittedArray

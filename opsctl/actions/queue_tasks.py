@@ -1,8 +1,7 @@
 """Queue more tasks of a train as it is: `opsctl launch --after` with the settings in its run directory."""
 
-from opsctl.actions.hold_release import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
-from opsctl.actions.steer_train import Show, SteerResult
+from opsctl.actions.steer_train import Show, SteerResult, end_hold_alert
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.launch.rollback_state import check_not_rolling_back

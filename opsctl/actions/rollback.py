@@ -4,12 +4,12 @@ Each phase is recorded, and may be repeated: after an interruption at any line, 
 """
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.rollback_plan import (
     EMBEDDED,
@@ -20,6 +20,7 @@ from opsctl.actions.rollback_plan import (
     plan_rollback,
     render_files,
 )
+from opsctl.actions.steer_train import disarm_switch, read_switch
 from opsctl.app import App
 from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, writing
@@ -27,22 +28,30 @@ from opsctl.base.nodesets import hostname
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, set_aside
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
-from opsctl.host.processes import own_process
+from opsctl.host.processes import ProcessId, own_process
+from opsctl.host.system import spawn
 from opsctl.launch.revisions import Files, note_edit, swap
 from opsctl.launch.rollback_state import (
     FINAL,
     MAX_PROCESSES,
     RollbackPhase,
     RollbackRecord,
+    StartedRollback,
+    is_working,
+    make_refusal,
     name_process,
+    output_path,
     read_newest,
+    read_start,
     records_dir,
+    start_path,
     write_record,
 )
 from opsctl.settings.loader import load_train
 from opsctl.state.events import RollbackUndone, RolledBack
 from opsctl.state.lease import LeaseBusy, find_holder, lease, refreshed
 from opsctl.state.reasons import Reason, ReasonKind
+from opsctl.state.records import to_text
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.telemetry.progress.signs import find_all_directories
@@ -310,3 +319,41 @@ def _to_found(record: RollbackRecord) -> FoundCheckpoint:
         completeness=Completeness.COMPLETE,
         reason="",
     )
+
+
+def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) -> str:
+    """Start `opsctl rollback` as a process of its own, which outlives the page that starts it; return what happens now.
+
+    The process, the record of the rollback and its output are files of the run directory, so that every page shows
+    them, also after a restart. Raises InputError and LeaseBusy while a rollback is running, and RunDirError.
+    """
+    check_may_roll_back(app, run)
+    _refuse_second(app, run, has_lease=find_holder(records_dir(run), app.clock) is not None)
+    with hold_rollback(app, run):
+        _refuse_second(app, run, has_lease=False)  # started since the first look
+        output = output_path(run)
+        output.unlink(missing_ok=True)
+        words = [*app.program, "rollback", f"--to={step}", f"--reason={reason}", "--", str(run.path)]
+        pid = spawn(words, log=output, env={"NO_COLOR": "1"}).pid
+        process = ProcessId.of(pid)
+        started = StartedRollback(
+            step=step,
+            at=app.clock.now(),
+            by=by,
+            host=hostname(),
+            pid=pid,
+            started=process.started if process else 0,
+        )
+        try:
+            run.write(start_path(run), to_text(started))
+        except RunDirError:
+            if process:
+                process.send(signal.SIGTERM)  # it has changed nothing: this process holds the lease
+            raise
+    return f"the rollback to step {step} has started and continues without this page; the page shows the progress"
+
+
+def _refuse_second(app: App, run: RunDir, *, has_lease: bool) -> None:
+    started = read_start(run)
+    if has_lease or (started and is_working(run, started, app.clock)):
+        raise make_refusal(run)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from opsctl.actions.hold_release import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.steer_train import end_hold_alert
 from opsctl.app import App
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result

@@ -2,9 +2,8 @@
 
 import click
 
-from opsctl.actions.hold_release import end_hold_alert
 from opsctl.actions.owner_actions import reconcile_own_train
-from opsctl.actions.steer_train import hold_train, release_train
+from opsctl.actions.steer_train import end_hold_alert, hold_train, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed
 from opsctl.cli.options import reason_option

@@ -4,8 +4,7 @@ import contextlib
 
 import click
 
-from opsctl.actions.hold_release import disarm_switch, read_switch
-from opsctl.actions.steer_train import arm_switch, describe_switch
+from opsctl.actions.steer_train import arm_switch, describe_switch, disarm_switch, read_switch
 from opsctl.app import App
 from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.options import reason_option, required_reason

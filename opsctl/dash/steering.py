@@ -10,8 +10,8 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.queue_tasks import queue_tasks
+from opsctl.actions.rollback import start_rollback
 from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
-from opsctl.actions.start_rollback import start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError

@@ -10,20 +10,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from opsctl.base.model import Job
+from opsctl.diagnosis import hang_cause
 from opsctl.diagnosis.blame import may_exclude
-from opsctl.guard.action import ACTIONS, choose_action
+from opsctl.guard.action import ACTIONS, choose_action, hold_if_stuck, list_recent_ends
 from opsctl.guard.cause import FoundCause, find_cause, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.dossier import Dossier, read_dossier
-from opsctl.guard.effects import carry_out, note_hang, recall_exclusion
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, date_last_output, read_end
 from opsctl.guard.node_care import NodeCare, explain_diagnosis
 from opsctl.guard.outcome import decide_outcome
 from opsctl.guard.unfinalized import find_final_row, find_headless, find_vanished, list_ended, load_past_jobs
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
+from opsctl.settings.health import PolicySettings
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.events import AttemptFinalized, Event
+from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided
 from opsctl.state.journal import Journal, replay
 from opsctl.state.lease import lease
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.records import to_text
 from opsctl.state.run_dir import Attempt
 
@@ -146,7 +148,7 @@ def _act_once(
     events = arrays.journal.events()
     event = replay(events).finalized.get(ended.attempt)
     if event is not None:
-        done = note_hang(arrays, ended, cause, care) or recall_exclusion(events, ended.attempt)
+        done = _note_hang(arrays, ended, cause, care) or _recall_exclusion(events, ended.attempt)
         return replace(
             ended,
             outcome=Outcome(event.outcome),
@@ -155,7 +157,7 @@ def _act_once(
             reason=event.reason,
             done=(*ended.done, *done),
         )
-    ended = carry_out(arrays, rules, choose_action(arrays.run, ended, events, rules), cause, care)
+    ended = _carry_out(arrays, rules, choose_action(arrays.run, ended, events, rules), cause, care)
     arrays.journal.append(
         AttemptFinalized(
             attempt=ended.attempt,
@@ -167,3 +169,64 @@ def _act_once(
         )
     )
     return ended
+
+
+def _carry_out(
+    arrays: TrainArrays, rules: GuardSettings, ended: FinishedAttempt, cause: FoundCause, care: NodeCare | None
+) -> FinishedAttempt:
+    """Carry out the action; return `ended` with what was done."""
+    ended = replace(ended, done=(*ended.done, *_note_hang(arrays, ended, cause, care)))
+    if ended.suspects and cause.diagnosis and care:
+        # First of all effects: the next task may start at any moment, and would get the same nodes again.
+        removed = care.remove_suspects(arrays, cause.diagnosis, ended.suspects, cause.verdicts)
+        arrays.note(replace(removed, attempt=ended.attempt))
+        ended = replace(ended, done=(*ended.done, *removed.done))
+        if not removed.excluded and ended.action is Action.EXCLUDE_NODES:
+            ended = _without_exclusion(arrays, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
+    elif ended.action is Action.EXCLUDE_NODES:
+        ended = _without_exclusion(arrays, rules, ended)
+    ended = _ask_policy(ended, care.policy if care else PolicySettings())
+    reason = Reason(
+        kind=ReasonKind.NOT_NEEDED if ended.action is Action.CANCEL_QUEUED else ReasonKind.ENDED,
+        attempt=ended.attempt,
+        outcome=ended.outcome.value,
+        text=ended.why,
+    )
+    if ended.action is Action.CANCEL_QUEUED:
+        ids = arrays.cancel(reason, queued_only=True)
+        log.info("cancelled the queued tasks of %s: %s", ", ".join(ids) or "no job", reason)
+    elif ended.action in {Action.HOLD_QUEUED, Action.PROPOSE_CANCEL}:
+        ids = arrays.hold(ended.reason or reason)
+        log.info("held the queued tasks of %s: %s", ", ".join(ids) or "no job", ended.reason or reason)
+    return ended
+
+
+def _ask_policy(ended: FinishedAttempt, policy: PolicySettings) -> FinishedAttempt:
+    """Return `ended` with a proposal, if the policy leaves its hold or cancellation to a person who has not asked."""
+    if ended.outcome in {Outcome.KILLED, Outcome.PAUSED}:
+        return ended
+    if ended.action is Action.HOLD_QUEUED and policy.hold == "propose":
+        return replace(ended, action=Action.PROPOSE_HOLD)
+    if ended.action is Action.CANCEL_QUEUED and policy.cancel == "propose":
+        return replace(ended, action=Action.PROPOSE_CANCEL)
+    return ended
+
+
+def _without_exclusion(arrays: TrainArrays, rules: GuardSettings, ended: FinishedAttempt) -> FinishedAttempt:
+    """Return `ended` with the action if its suspects could not be excluded: then its end counts as any other."""
+    ended = replace(ended, action=Action.CONTINUE)
+    return hold_if_stuck(ended, list_recent_ends(arrays.run, ended, arrays.journal.events()), rules)
+
+
+def _note_hang(
+    arrays: TrainArrays, ended: FinishedAttempt, cause: FoundCause, care: NodeCare | None
+) -> tuple[str, ...]:
+    if cause.diagnosis and cause.diagnosis.cause == hang_cause.CAUSE and cause.diagnosis.node and care:
+        return care.note_hang(arrays.run.name, ended.attempt, cause.diagnosis.node, ended.ended)
+    return ()
+
+
+def _recall_exclusion(events: Sequence[Event], attempt: str) -> tuple[str, ...]:
+    """Return what an interrupted finalization of the attempt did about nodes."""
+    done = [event.done for event in events if isinstance(event, ExclusionDecided) and event.attempt == attempt]
+    return tuple(done[-1]) if done else ()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import median
 
+from opsctl.base.nodesets import expand_if_list
 from opsctl.nodes.slow_nodes import NodeSpeed
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
@@ -189,6 +190,12 @@ class Report:
         if self.mean_queue_s is None or not self.restarts:
             return None
         return self.restarts * self.mean_queue_s - self.buckets[Bucket.RESTART]
+
+    @property
+    def spares_used(self) -> int:
+        """How many restarts in place ran on a spare node in the place of another."""
+        allocations = [(name.attempt.rpartition(".")[0], set(expand_if_list(name.nodes))) for name in self.attempts]
+        return sum(job == before and bool(nodes - used) for (before, used), (job, nodes) in pairwise(allocations))
 
     @property
     def losses(self) -> list[tuple[Bucket, float]]:

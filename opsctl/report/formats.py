@@ -30,7 +30,7 @@ def find_end_group(cause_kind: str, outcome: str) -> str:
 def to_json(report: Report) -> dict[str, Any]:
     """Return the whole report with its ratios. Every bucket is present, in seconds."""
     ratios = {"ettr": report.ettr, "ettr_without_queue": report.ettr_without_queue}
-    return {**asdict(report), **ratios, "saved_s": report.saved_s}
+    return {**asdict(report), **ratios, "saved_s": report.saved_s, "spares_used": report.spares_used}
 
 
 def render_period(report: Report, at: datetime) -> str:
@@ -83,7 +83,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _describe_restarts(report: Report) -> str:
-    lost = f"{report.restarts}, {format_duration(report.buckets[Bucket.RESTART])} between two starts"
+    spares = f", {report.spares_used} with a spare node" if report.spares_used else ""
+    lost = f"{report.restarts}{spares}, {format_duration(report.buckets[Bucket.RESTART])} between two starts"
     if report.saved_s is None or report.mean_queue_s is None:
         return f"{lost}; what they saved is unknown: no task has waited in the queue after another"
     saved = f"{'saved' if report.saved_s >= 0 else 'cost'} {format_duration(report.saved_s)}"

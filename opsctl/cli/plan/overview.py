@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
@@ -19,7 +20,6 @@ from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import PUBLISHED, active_parameters, parameters, shape_of_size
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
-from opsctl.calc.own_cost import estimate_own_cost
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
 from opsctl.calc.run_plan import TASK_H, PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.dependent_option import dependent_option
@@ -46,6 +46,12 @@ TOKENS_PER_PARAMETER = 20
 ASSUMED_BATCH_TOKENS = 4 * 2**20
 """Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
 SHOWN_LAYOUTS = 5
+START_FILES, RANK_FILES = 8, 1
+"""Files of one start of the trainer, and of each of its ranks."""
+RANK_OPERATIONS = 400
+"""File operations of a rank wrapper's start, by strace: nearly all are Python's search for its modules."""
+SLURM_CALLS, VIEWER_CALLS = 24, 180
+"""Calls of Slurm an hour: 12 by the guard and 12 by cron; at most by all `status --watch` of a user on a host."""
 _NO_FIGURES = {"layouts", "tried", "bar", "total_bar"}
 """Fields of RunPlan that JSON has in another form."""
 
@@ -267,8 +273,19 @@ def _to_data(page: _Overview) -> dict[str, Any]:
 
 
 def _own_cost(page: _Overview) -> dict[str, int]:
+    """Return what opsctl itself costs a run whose trainer starts after every failure, and in every task.
+
+    Sources: docs/explanation/performance.md, docs/reference/slurm-load.md.
+    """
     plan, ranks = page.plan, page.inputs.cluster.gpus
-    return estimate_own_cost(ranks=ranks, hours=plan.days * 24, failures=plan.failures, task_h=TASK_H)
+    starts = math.ceil(plan.failures + max(1, plan.days * 24 / TASK_H))
+    return {
+        "starts": starts,
+        "files": starts * (START_FILES + RANK_FILES * ranks),
+        "file_operations_per_start": RANK_OPERATIONS * ranks,
+        "slurm_calls_per_hour": SLURM_CALLS,
+        "slurm_calls_per_hour_of_viewer": VIEWER_CALLS,
+    }
 
 
 def _layout_data(layout: PlannedLayout, inputs: RunInputs) -> dict[str, Any]:

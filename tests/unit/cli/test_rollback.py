@@ -12,8 +12,8 @@ import pytest
 
 from opsctl.actions import rollback, rollback_plan
 from opsctl.actions.describe_rollback import describe_plan
+from opsctl.actions.rollback import start_rollback
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
-from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import build
 from opsctl.base.errors import ConfigError, InputError, RunDirError, WaitTimedOut
 from opsctl.checkpoints.scan import list_checkpoints_in
@@ -199,7 +199,9 @@ def test_background_rollback_is_shown_after_its_end(run: RunDir) -> None:
     assert (state.step, state.is_done, state.is_interrupted) == (999, False, False)
     assert "no checkpoint of step 999" in state.output[0]
     shown = describe_rollback(state, "t", app.clock.now())
-    assert re.fullmatch(r"The rollback to step 999, started \d s ago \(\d\d:\d\d UTC\) by ana, has failed.", shown.text)
+    assert re.fullmatch(
+        r"The rollback to step 999, started \d s ago \(\d\d:\d\d:\d\d UTC\) by ana, has failed.", shown.text
+    )
 
 
 def test_plan_of_a_repeated_rollback_says_so(run: RunDir) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.actions.start_rollback import start_rollback
+from opsctl.actions.rollback import start_rollback
 from opsctl.app import App, build
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.nodesets import hostname
@@ -227,7 +227,7 @@ def test_rollback_that_cannot_be_recorded_does_not_run(make: Make, monkeypatch: 
         pids.append(process.pid)
         return process
 
-    monkeypatch.setattr("opsctl.actions.start_rollback.spawn", spawn_and_note)
+    monkeypatch.setattr("opsctl.actions.rollback.spawn", spawn_and_note)
     (records_dir(run) / "started.json").mkdir()
     with pytest.raises(RunDirError, match=r"started\.json"):
         start_rollback(open_site(run), run, 7, by="ana", reason="noon")

@@ -54,6 +54,11 @@ def test_report_counts_what_restarts_in_place_have_saved(tmp_path: Path) -> None
     assert (report.restarts, report.buckets[Bucket.RESTART], report.mean_queue_s) == (1, 10, 100)
     assert report.saved_s == 90
     assert dict(facts(report))["restarts in place"] == "1, 10s between two starts; saved 1m 30s: a task waits 1m 40s"
+    assert report.spares_used == 0
+    nodes = ("node[001-002]", "node[001,003]", "node004")
+    attempts = tuple(replace(attempt, nodes=used) for attempt, used in zip(report.attempts, nodes, strict=True))
+    text = dict(facts(replace(report, attempts=attempts)))["restarts in place"]
+    assert text.startswith("1, 1 with a spare node, 10s between")
 
 
 def test_later_job_with_same_id_is_another_attempt() -> None:
