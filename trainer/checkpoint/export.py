@@ -11,8 +11,8 @@ import torch
 from opsctl.trainer import architecture, gpt
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
-from opsctl.trainer.checkpoint.transformers_config import read_fields, read_model, refuse_other_config, write_config
-from opsctl.trainer.checkpoint.transformers_keys import with_defaults
+from opsctl.trainer.checkpoint.transformers_config import read_fields, refuse_other_config, write_config
+from opsctl.trainer.checkpoint.transformers_keys import TABLES, with_defaults
 from opsctl.trainer.checkpoint.transformers_names import to_transformers
 from opsctl.trainer.checkpoint.weights import Weights
 from opsctl.trainer.errors import Refused
@@ -23,8 +23,10 @@ _TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "speci
 """Files of a tokenizer in a directory of transformers."""
 _GENERATION = "generation_config.json"
 """How a model writes: that it ends at several tokens, say."""
-_KIND = ("model_type", "architectures", "max_position_embeddings", "seq_length", "sliding_window")
-"""What a first model states of itself beyond its matrices; it may be a Mistral, and know longer sequences."""
+_LONGEST = ("max_position_embeddings", "seq_length")
+"""What the longest sequence is called; samples of the run may be shorter."""
+_OF_FILE = ("_name_or_path", "auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version")
+"""What a config.json says of its own files."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -72,14 +74,15 @@ def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
 
 
 def kind_of(source: Path, config: ModelConfig) -> dict[str, Any]:
-    """Return what the config of `source` states beyond its matrices, if `config` is the same model."""
+    """Return what the config of `source` states, if `config` is the same model: its type, windows, longest sequence."""
     try:
         refuse_other_config(source, config)
-        longest = read_model(source).sequence
     except (OSError, Refused):
         return {}
-    fields = with_defaults(read_fields(source))
-    return {key: fields[key] for key in _KIND if key in fields and longest >= config.sequence}
+    own = ("vocab_size", "n_positions", *TABLES["config"][config.family]["dropout"], *_OF_FILE)
+    fields = {key: value for key, value in with_defaults(read_fields(source)).items() if key not in own}
+    longest = {key: max(fields[key], config.sequence) for key in _LONGEST if key in fields}
+    return fields | longest
 
 
 def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool = False) -> float:

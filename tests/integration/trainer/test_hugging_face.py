@@ -22,7 +22,7 @@ from opsctl.trainer import gpt
 from opsctl.trainer.architecture import layers
 from opsctl.trainer.checkpoint.__main__ import main
 from opsctl.trainer.checkpoint.export import compare, kind_of
-from opsctl.trainer.checkpoint.transformers_config import read_fields, read_model, write_config
+from opsctl.trainer.checkpoint.transformers_config import read_model, write_config
 from opsctl.trainer.checkpoint.transformers_names import from_transformers, to_transformers
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.errors import Refused
@@ -360,15 +360,20 @@ def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
     assert main(["import", str(tmp_path / "nowhere")]) == 2
 
 
-@pytest.mark.parametrize("name", ["mistral", "llama3-tied", "bloom", "gpt2"])
+@pytest.mark.parametrize("name", [*MODELS, "mistral-window", "qwen2-window"])
 def test_export_states_what_import_took(tmp_path, name):
     """Though samples are shorter and the vocabulary is larger."""
-    save_model(name, tmp_path)
-    fields = read_fields(tmp_path)
+    window = {"sliding_window": 48, "use_sliding_window": True, "max_window_layers": 0} if "-w" in name else {}
+    save_model(name.removesuffix("-window"), tmp_path, initializer_range=0.03, use_cache=False, **window)
+    first = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
     config = read_model(tmp_path, sequence=32).model_copy(update={"vocabulary": 272})
-    kept = {"model_type", "architectures", "max_position_embeddings", "seq_length", "sliding_window"} & fields.keys()
-    assert kind_of(tmp_path, config).items() >= {key: fields[key] for key in kept}.items()
     assert kind_of(tmp_path, config.model_copy(update={"layers": 1})) == {}
+    written = write_config(config) | kind_of(tmp_path, config)
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    again = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
+    assert again["vocab_size"] == 272
+    of_run = {"vocab_size", "n_positions", "attn_pdrop", "embd_pdrop", "resid_pdrop", "dtype", "transformers_version"}
+    assert {key: again[key] for key in first.keys() - of_run} == {key: first[key] for key in first.keys() - of_run}
 
 
 def spoil(path):
