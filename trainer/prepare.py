@@ -117,6 +117,8 @@ class Encoding:
     tokenizer: Path | None = None
     end: str | None = None
     """The end-of-document token."""
+    begin: str | None = None
+    """The token before every document."""
     chat: bool = False
     """Documents are conversations."""
     template: Path | None = None
@@ -129,7 +131,7 @@ class Encoding:
         return ConversationEncoder(tokenizer, find_template(self.tokenizer, self.template))
 
     def open_tokenizer(self) -> ByteLevel | Tokenizer:
-        return Tokenizer(self.tokenizer, end=self.end) if self.tokenizer else ByteLevel()
+        return Tokenizer(self.tokenizer, end=self.end, begin=self.begin) if self.tokenizer else ByteLevel()
 
 
 _encode: Encode = ByteLevel()
@@ -188,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: tokens are bytes)")
     parser.add_argument("--end-token", metavar="TOKEN", help="token at the end of a document, such as <|endoftext|>")
+    parser.add_argument("--begin-token", metavar="TOKEN", help="token before every document, such as <s>")
     parser.add_argument(
         "--chat",
         type=_count,
@@ -245,6 +248,8 @@ def _find_misuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     misuses = {
         "--end-token needs --tokenizer; byte-level documents end with token 256": arguments.end_token
         and not arguments.tokenizer,
+        "--begin-token needs --tokenizer": arguments.begin_token and not arguments.tokenizer,
+        "--begin-token has no effect with --chat, whose template writes it": arguments.begin_token and arguments.chat,
         "--input is missing": not inputs and not arguments.merge,
         "--chat-template needs --chat": arguments.chat_template and not arguments.chat,
         "--max-bytes counts the whole input and cannot be used with --shard": arguments.shard and arguments.max_bytes,
@@ -264,11 +269,14 @@ def _prepare(arguments: argparse.Namespace) -> str:
     encoding = Encoding(
         tokenizer=arguments.tokenizer,
         end=arguments.end_token,
+        begin=arguments.begin_token,
         chat=bool(arguments.chat),
         template=arguments.chat_template,
     )
     tokenizer = encoding.open_tokenizer()
     facts: dict[str, Any] = {"tokenizer": tokenizer.name}
+    if arguments.begin_token:
+        facts["begin"] = arguments.begin_token
     if arguments.chat:
         template = find_template(arguments.tokenizer, arguments.chat_template)
         facts |= {"sequence": arguments.chat} | ({"template": f"sha256:{template.sha256}"} if template else {})

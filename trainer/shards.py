@@ -16,7 +16,7 @@ import numpy.typing as npt
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import Corpus, read_facts, write_corpus
 
-_COMMON = ("vocabulary", "tokenizer", "template", "sequence")
+_COMMON = ("vocabulary", "tokenizer", "begin", "template", "sequence")
 """Facts that all shards of a corpus have in common."""
 
 
@@ -69,7 +69,7 @@ def merge(prefix: Path, count: int) -> tuple[int, int]:
         raise Refused("; ".join(problems))
     kinds = {json.dumps({key: shard.facts.get(key) for key in _COMMON}) for shard in shards}
     if len(kinds) > 1:
-        what = "tokenizers, vocabularies, chat templates or sequences"
+        what = "tokenizers, vocabularies, first tokens, chat templates or sequences"
         raise Refused(f"the shards have {len(kinds)} {what}: {', '.join(sorted(kinds))}")
     if not any(len(shard.tokens) for shard in shards):
         raise Refused(f"the {count} shards hold no document")

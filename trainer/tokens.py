@@ -52,9 +52,12 @@ class ByteLevel:
 
 
 class Tokenizer:
-    """A `tokenizer.json` and its end-of-document token. Raises Refused if the file or the token is unusable."""
+    """A `tokenizer.json`, its end-of-document token, and the token `begin` before every document, if there is one.
 
-    def __init__(self, path: Path, *, end: str | None = None) -> None:
+    Raises Refused if the file or a token is unusable.
+    """
+
+    def __init__(self, path: Path, *, end: str | None = None, begin: str | None = None) -> None:
         try:
             library = importlib.import_module("tokenizers")
         except ImportError as error:
@@ -75,6 +78,9 @@ class Tokenizer:
                 f"tokenizer {path} has none of {', '.join(ends)}: specify the end-of-document token with --end-token"
             )
         self.end: int = found
+        self._begin = [] if begin is None else [self._tokenizer.token_to_id(begin)]
+        if None in self._begin:
+            raise Refused(f"tokenizer {path} has no token {begin}, which --begin-token names")
 
     def _likely_ends(self, path: Path) -> list[str]:
         """Return the usual ends that are special tokens, that of the model's configuration, and the usual ends."""
@@ -86,9 +92,9 @@ class Tokenizer:
         return list(dict.fromkeys(token for token in likely if isinstance(token, str)))
 
     def __call__(self, text: bytes) -> npt.NDArray[Any]:
-        """Return the tokens of a document and the end-of-document token; invalid UTF-8 becomes U+FFFD."""
+        """Return the tokens of a document between its first and its last one; invalid UTF-8 becomes U+FFFD."""
         ids = self._tokenizer.encode(text.decode(errors="replace"), add_special_tokens=False).ids
-        return np.array([*ids, self.end], dtype=np.int32)
+        return np.array([*self._begin, *ids, self.end], dtype=np.int32)
 
     def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
         """As ByteLevel. Some tokenizers leave spaces out of a token's place; one of spaces alone then takes the last.

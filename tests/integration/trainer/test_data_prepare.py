@@ -264,6 +264,18 @@ def test_tokenizer_is_used_and_its_vocabulary_recorded(tmp_path, tokenizer):
     assert json.loads((tmp_path / "x.json").read_text())["vocabulary"] == 4
 
 
+def test_documents_begin_with_a_token_if_asked(tmp_path, tokenizer, capsys):
+    (tmp_path / "x.jsonl").write_text('{"text": "a b"}\n{"text": "b"}\n')
+    arguments = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--tokenizer", tokenizer)
+    for number, begin in enumerate(("<unk>", "a")):
+        assert prepare(*arguments, "--begin-token", begin, "--shard", f"{number}/2") == 0
+    assert "the shards have 2" in read_refusal(capsys, "--output", tmp_path / "x", "--merge", 2)
+    assert prepare(*arguments, "--begin-token", "a") == 0
+    assert read_tokens(tmp_path / "x") == [2, 2, 3, 1, 2, 3, 1]
+    assert json.loads((tmp_path / "x.json").read_text())["begin"] == "a"
+    assert "has no token <s>, which --begin-token names" in read_refusal(capsys, *arguments, "--begin-token", "<s>")
+
+
 def test_tokenizer_cuts_and_fills_no_document(tmp_path, tokenizer):
     """As a file may ask for that was saved after training on sentences."""
     library = pytest.importorskip("tokenizers")
