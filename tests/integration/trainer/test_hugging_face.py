@@ -30,29 +30,12 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = pytest.mark.torch
 
-LLAMA = {
-    "vocab_size": 264,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 80,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": False,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
+LLAMA, LLAMA3 = (read_table(__file__, name) for name in ("llama", "llama3_positions"))
 MODELS = {
     "llama": ("LlamaConfig", LLAMA),
     "llama3-tied": ("LlamaConfig", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
