@@ -32,6 +32,7 @@ from opsctl.diagnosis.weigh_event import (
     PATTERNS,
     count_ordinary,
     goes_on,
+    is_in_doubt,
     is_only_printed,
     is_survived,
     is_uncaught,
@@ -152,7 +153,7 @@ def find_root_cause(
         iteration=iteration,
         voices=_find_voices(events, culprit.node),
         also_on=_find_other_nodes(chosen, culprit.node, events),
-        sure=Confidence.POSSIBLE if goes_on(chosen) or not _is_end(chosen, events) else cause.sure,
+        sure=Confidence.POSSIBLE if is_in_doubt(chosen) or not _is_end(chosen, events) else cause.sure,
         link=cause.link,
     )
     return _compare_with_previous(before, diagnosis)

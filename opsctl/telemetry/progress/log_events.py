@@ -47,7 +47,6 @@ class EventPattern:
     kind: ProgressEventKind
     pattern: re.Pattern[str]
     is_found: bool
-    source: str
 
 
 @cache
@@ -58,7 +57,6 @@ def load_event_patterns() -> tuple[EventPattern, ...]:
             kind=ProgressEventKind(row["kind"]),
             pattern=re.compile(row["pattern"]),
             is_found=row.get("found", True),
-            source=row["source"],
         )
         for row in _load_table()["event"]
     )

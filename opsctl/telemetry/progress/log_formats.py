@@ -43,7 +43,6 @@ class LineFormat:
     """One row of log_formats.toml, which explains the fields."""
 
     name: str
-    source: str
     ranks: Mapping[str, tuple[str, int]]
     """For each group of the scanner its field and the rank of the name: the lowest rank counts."""
     words: tuple[str, ...] = ()
@@ -168,7 +167,7 @@ def formats_for(pattern: str) -> tuple[LineFormat, ...]:
     if not pattern:
         return load_formats()
     name = "the pattern of TRAIN.toml"
-    return (LineFormat(name=name, source="TRAIN.toml", ranks={}, pattern=compile_bounded(pattern)),)
+    return (LineFormat(name=name, ranks={}, pattern=compile_bounded(pattern)),)
 
 
 @cache
@@ -214,7 +213,6 @@ def _parse(row: Mapping[str, object]) -> LineFormat:
         scanner=scanner,
         ranks=ranks,
         has_suffixes=has_suffixes,
-        source=str(row["source"]),
     )
 
 
