@@ -20,10 +20,7 @@ from tests.support.cases import read_cases
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("1.5s", 1.5), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1w1d", 691200)],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "duration_is_read"))
 def test_duration_is_read(text: str, seconds: float) -> None:
     assert parse_duration(text).total_seconds() == seconds
 

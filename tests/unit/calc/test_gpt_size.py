@@ -53,10 +53,7 @@ def test_size_table_rounds_the_ratios() -> None:
         assert (int(shape(layers, hidden).ratio), round(shape(layers, hidden).ratio)) == (cut, rounded)
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "billions"),
-    [(8, 14400, 20), (10, 14336, 25), (20, 14336, 50), (40, 14336, 100), (80, 10240, 100), (80, 12288, 145)],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "sizes_of_hung_runs_count_the_layers_only"))
 def test_sizes_of_hung_runs_count_the_layers_only(layers: int, hidden: int, billions: int) -> None:
     assert layers * block_parameters(shape(layers, hidden)) / 1e9 == pytest.approx(billions, rel=0.015)
 

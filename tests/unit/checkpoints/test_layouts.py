@@ -225,10 +225,7 @@ def test_hf_checkpoint_without_state_is_partial_beside_a_whole_one(tmp_path: Pat
     assert (scan.newest.step, [found.step for found in scan.partial]) == (5, [10])
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["step_500.pt.writing", "step_500.pt.tmp.1234", "tmp_step_500.pt", ".step_500.pt.x8K", "step_500.pt.part"],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "temporary_name_is_not_the_newest_checkpoint"))
 def test_temporary_name_is_not_the_newest_checkpoint(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"weights")
     (tmp_path / "step_400.pt").write_bytes(b"weights")
@@ -237,10 +234,7 @@ def test_temporary_name_is_not_the_newest_checkpoint(name: str, tmp_path: Path) 
     assert newest.path.name == "step_400.pt"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["step_500.png", "samples_step_500.txt", "loss_step_500.csv", "profile_step_5.json", "latest.txt", "args.json"],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "other_file_with_a_step_is_no_checkpoint"))
 def test_other_file_with_a_step_is_no_checkpoint(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"a picture")
     assert scan_directories([tmp_path]).newest is None

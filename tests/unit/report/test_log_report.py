@@ -57,14 +57,7 @@ def test_log_without_times_has_no_ettr() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "last", "expected"),
-    [
-        ("{at} {{'loss': 2.5, 'learning_rate': 4e-05, 'epoch': 0.{number:02d}}}", 41, "0.41"),
-        ("{at} Epoch {number} | Training snapshot saved at snapshot.pt", 41, "41"),
-        ("{at} Epoch [{number}/100] train loss: 2.5, best epoch 3", 41, "41 of 100"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "epochs_count_where_the_log_shows_no_steps"))
 def test_epochs_count_where_the_log_shows_no_steps(tmp_path: Path, line: str, last: int, expected: str) -> None:
     log = tmp_path / "main_log.txt"
     text = (line.format(at=f"2026-01-01 10:{number:02d}:00", number=number) for number in range(1, last + 1))

@@ -12,6 +12,7 @@ from opsctl.nodes.remote.known_hosts import KnownHosts
 from opsctl.nodes.remote.ssh import Ssh
 from opsctl.settings.health import RemoteSettings
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse
+from tests.support.cases import read_cases
 
 SLURM = {"nodes": 2, "time_limit": "20:00:00"}
 
@@ -159,15 +160,7 @@ def test_nul_byte_is_refused():
     assert problems(command=["a\0b"]) == ["[command] 0: contains a NUL byte, which cannot be passed to a program"]
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        ("held_hours", "3h", 3),
-        ("held_hours", "90m", 1.5),
-        ("timeout_seconds", "2m", 120),
-        ("cron_minutes", "1h30m", 90),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "duration_is_read_in_the_unit_of_its_key"))
 def test_duration_is_read_in_the_unit_of_its_key(key, text, value):
     for given in (text, value):
         assert getattr(parse(SiteSettings, {"root": "/trains", "watch": {key: given}}, "s").watch, key) == value
