@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +16,14 @@ from rich.text import Text
 from opsctl.app import App, build_unchecked
 from opsctl.base.errors import MissingProgram, NotTrusted, OpsctlError
 from opsctl.base.extras import EXTRAS, install_command, is_installed
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_size
+from opsctl.checkpoints.scan import size_of
 from opsctl.cli.output import app_and_json, cell, make_table, print_result
 from opsctl.preflight.security.permissions import find_offences
 from opsctl.settings.loader import find_site
-from opsctl.state.run_dir import check_trusted, find_entries_skipped
+from opsctl.state.files import find_matches
+from opsctl.state.run_dir import all_trains, check_trusted, find_entries_skipped, may_act
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16, read_processor
 
 Level = Literal["ok", "missing", "unsafe", "unknown", "optional"]
@@ -48,8 +52,9 @@ class DoctorRow:
 
 @click.command()
 @click.option("--security", is_flag=True, help="Check who else could read or change what opsctl uses.")
+@click.option("--keep", is_flag=True, help="Show what files take how much, and what bounds them.")
 @app_and_json
-def doctor(app: App, *, security: bool) -> None:
+def doctor(app: App, *, security: bool, keep: bool) -> None:
     """Check that everything opsctl needs is installed.
 
     Each row shows a check, the result, and the command that repairs it. Exit 1 if a required part is missing.
@@ -57,9 +62,12 @@ def doctor(app: App, *, security: bool) -> None:
     With --security, check instead who else could read or change the settings, secrets, trains, programs and sandboxes
     that opsctl uses. Exit 1 if anything is unsafe. A thing that cannot be checked is unknown.
 
+    With --keep, show instead how much every kind of files takes, in your trains and the site, and what bounds it.
+
     \b
     opsctl doctor
     opsctl doctor --security
+    opsctl doctor --keep
     """
     try:
         app.root  # noqa: B018 (builds the App)
@@ -67,7 +75,7 @@ def doctor(app: App, *, security: bool) -> None:
         site_file = click.get_current_context().find_root().params.get("site")
         app = build_unchecked(site_file or find_site())
     rows: list[DoctorRow] = []
-    for check in (_security,) if security else CHECKS:
+    for check in [_security] * security + [_measure_files] * keep or CHECKS:
         rows += check(app)
     cells = [(Text(row.level, STYLES[row.level]), row.check, row.result, cell(row.advice, "bold")) for row in rows]
     print_result(rows, make_table(cells))
@@ -82,6 +90,22 @@ def _security(app: App) -> Iterator[DoctorRow]:
     installation = Installation(site=app.site, site_path=app.site_path, environment=os.environ, places=Places.default())
     for finding in check_security(installation):
         yield DoctorRow(finding.check, finding.level.value, finding.result, finding.repair)
+
+
+def _measure_files(app: App) -> Iterator[DoctorRow]:
+    """Yield what every kind of files takes in this user's trains and in the site's directory. No link is followed."""
+    tables = read_package_table("cli/written_files.toml")
+    places = [(run.name, run.path, tables["train"]) for run in filter(may_act, all_trains(app.root))]
+    for name, place, kinds in [*places, ("site", app.site_dir.path, tables["site"])]:
+        for kind in kinds:
+            paths = chain.from_iterable(find_matches(place, pattern) for pattern in kind["paths"])
+            try:
+                sizes = [size_of(path) for path in paths if not path.is_symlink()]
+            except OSError as error:
+                yield DoctorRow(f"{name}: {kind['what']}", "unknown", f"{error.filename}: {error.strerror}")
+                continue
+            size, files = sum(size for size, _ in sizes), sum(count for _, count in sizes)
+            yield DoctorRow(f"{name}: {kind['what']}", "ok", f"{format_size(size)} in {files} files", kind["bound"])
 
 
 def _settings(app: App) -> Iterator[DoctorRow]:
