@@ -114,8 +114,8 @@ def rollback(
     the settings of the next task, and releases the queue. The checkpoint is verified and preflight runs before anything
     changes. Without --to, the checkpoint is the newest verified one before the open alert about the loss.
 
-    No checkpoint is deleted. Newer ones lie in .rolled-back-NNNN beside the others until --undo brings them back and
-    sets checkpoints saved meanwhile aside in .undone-NNNN. After an interruption, the same command goes on.
+    No checkpoint is deleted. Newer ones are kept in .rolled-back-NNNN until --undo brings them back and
+    sets checkpoints saved meanwhile aside in .undone-NNNN. After an interruption, the same command continues.
 
     A foreign trainer needs [rollback] in TRAIN.toml for --skip-samples and --lr-scale, and for --to if it does not
     resume from the newest checkpoint.

@@ -53,7 +53,7 @@ class RollbackSettings(SettingsTable):
     newest_file: str = Field(
         "",
         pattern=r"^[\w.-]*$",
-        description="file beside the checkpoints that names the newest; unset: that of the layout, if known",
+        description="file next to the checkpoints that names the newest; unset: that of the layout, if known",
     )
     newest_text: StepTemplate = Field("{step}", description="what `newest_file` holds, with the same placeholders")
     step: int | None = Field(None, ge=0, description="set by opsctl rollback: the step of the checkpoint")

@@ -22,9 +22,9 @@ def render_row(rule: Rule) -> str:
     if not any(other.causes for other in blame_table().rules if other.kind is rule.kind):
         causes = "all"
     actions = {
-        "exclude-nodes": "go on",
+        "exclude-nodes": "continue",
         "hold-queued": "held once the fault has ended `fault_attempts` attempts in a row",
-        "continue": "go on",
+        "continue": "continue",
     }
     return f"| {rule.kind.value} | {causes} | {actions[rule.action]} | {render_proof(rule.proof)} | {rule.why} |"
 

@@ -1,4 +1,4 @@
-"""Identifiers and layout that shared vocabulary rules out, counted by package.
+"""Identifiers and layout that shared vocabulary rules out, counted by package; words that prose has too often.
 
 `words_baseline.json` holds the findings that are left. A count may only fall: a rise fails the test, and so does a
 fall, until `python -m tests.rules.test_words` writes the table again.
@@ -7,6 +7,7 @@ fall, until `python -m tests.rules.test_words` writes the table again.
 import ast
 import json
 import re
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -179,6 +180,36 @@ def test_violation_is_found(rule: str, source: str) -> None:
 def test_part_of_a_word_is_no_violation() -> None:
     source = "def f(unseen, foreach, lifetime, keptness): return each"
     assert list(find_retired_words({CODE[0]: ast.parse(source)})) == []
+
+
+TICS = tomllib.loads(Path(__file__).with_name("tics.toml").read_text())
+MAX_TICS = 10
+"""Of one kind, in 100,000 words. Well-known documentation has 0 to 4."""
+
+
+def read_prose() -> str:
+    """Return the pages without decision records and blocks of code, the help, and the sentences of messages."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    prose = "\n".join(path.read_text() for path in pages if "adr" not in path.parts and path.name != "CHANGELOG.md")
+    prose = re.sub(r"^ *```.*?^ *```", "", prose, flags=re.MULTILINE | re.DOTALL)
+    for name in TICS["messages"]:
+        prose += "".join(path.read_text() for path in ROOT.glob(name))
+    return prose
+
+
+def count_tics(prose: str) -> dict[str, float]:
+    """Return how often each kind of tic stands in 100,000 words."""
+    words = len(re.findall(r"[A-Za-z']+", prose))
+    return {name: 1e5 * len(re.findall(tic, prose, re.IGNORECASE)) / words for name, tic in TICS["tics"].items()}
+
+
+def test_prose_has_few_tics() -> None:
+    assert {name: count for name, count in count_tics(read_prose()).items() if count > MAX_TICS} == {}
+
+
+def test_tic_is_found() -> None:
+    found = count_tics("The train goes on. A job of its own lies beside it, and nobody is told.")
+    assert list(found) == list(TICS["tics"]) and all(found.values())
 
 
 def write_baseline() -> None:

@@ -47,7 +47,7 @@ def drill(
 
     Without FILE, a small train is drilled on a sandbox, which is removed afterwards. With FILE, a TRAIN.toml with a
     small model and short steps, its train is drilled on the cluster of the site, by faults that touch nothing but its
-    own processes and its own job; alerts and watch cycles are those of the site. Each fault gets a train of its own.
+    own processes and its own job; alerts and watch cycles are those of the site. Each fault gets its own train.
 
     The exit code is 0 if opsctl did everything right.
 

@@ -97,7 +97,7 @@ def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     """Plan a run: layouts, time, cost and failures.
 
     MODEL is a preset, a config.json of Hugging Face, or a TRAIN.toml. With --tokens alone, sizes are proposed. Every
-    figure has the range in which 8 of 10 measurements lie. Missing inputs are assumed and listed. With --queue,
+    figure has the range of 8 in 10 measurements. Missing inputs are assumed and listed. With --queue,
     proposes how many spare nodes each task should have; time and GPU-hours are with them. `opsctl plan MODEL` is the
     same command.
 

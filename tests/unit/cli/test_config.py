@@ -4,7 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -161,12 +160,6 @@ def test_init_keeps_an_existing_train(config_home):
         opsctl("init")
     assert caught.value.message == "train.toml already exists"
     assert not config_home.exists()
-
-
-def test_init_needs_a_directory(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(click.BadParameter, match="is a file"):
-        opsctl("init", "--dir", tmp_path / "file")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 from rich.table import Table
 
-from opsctl.cli import cli
 from opsctl.cli.output import console, print_json
 from opsctl.state.run_dir import RunDir
 
@@ -50,12 +49,6 @@ def test_json_writes_null_for_nan_and_infinity(capsys):
 def test_times_are_iso_8601(capsys):
     print_json({"at": datetime(2026, 3, 1, 12, 30, tzinfo=UTC), "where": Path("/x")})
     assert json.loads(capsys.readouterr().out) == {"at": "2026-03-01T12:30:00+00:00", "where": "/x"}
-
-
-def test_nagios_excludes_json_and_every():
-    for option in ("--json", "--every=5s"):
-        result = CliRunner().invoke(cli, ["watch", "--nagios", option])
-        assert (result.exit_code, result.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])

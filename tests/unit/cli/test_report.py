@@ -220,14 +220,6 @@ def test_jobs_of_other_trains_are_ignored(tmp_path: Path) -> None:
     assert "7_9.0" in attempts and "8_1.0" not in attempts
 
 
-def test_train_and_log_exclude_each_other(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["report"])
-    assert done.exit_code == 2
-    assert "Name a TRAIN, or a log with --log" in done.output
-    assert CliRunner().invoke(cli, ["report", "gpt", "--log", "x"]).exit_code == 2
-    assert CliRunner().invoke(cli, ["report", "gpt", "--json", "--markdown"]).exit_code == 2
-
-
 def test_missing_log_is_named(tmp_path: Path) -> None:
     assert read_refusal(tmp_path, "--log", tmp_path / "none.txt") == f"{tmp_path}/none.txt: No such file or directory"
     assert read_refusal(tmp_path, "--log", tmp_path) == f"{tmp_path}: not a file"

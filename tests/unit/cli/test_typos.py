@@ -35,11 +35,6 @@ def test_unknown_command_names_what_to_type(text: str, instead: str) -> None:
     assert instead in refuse(text.split())
 
 
-def test_report_without_a_train_asks_for_one() -> None:
-    assert refuse(["report"]) == "Name a TRAIN, or a log with --log."
-    assert refuse(["report", "t", "--log", "x"]).endswith("not both.")
-
-
 @pytest.mark.parametrize(*read_cases(__file__, "mistake_is_answered"))
 def test_mistake_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, file: str | None, says: str

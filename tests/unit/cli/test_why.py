@@ -273,10 +273,6 @@ def test_directory_without_logs_is_refused(train: QueuedTrain, tmp_path: Path) -
         call(train, "--log", str(tmp_path / "empty"))
 
 
-def test_train_and_log_are_exclusive(train: QueuedTrain) -> None:
-    assert "not both" in call(train).output
-
-
 CORPUS = Path(__file__).parents[2] / "corpus" / "flight"
 MISSING = "group 0 default_pg: rank 3 never came to gloo:all_reduce [[8]] (number 3)"
 STACK = 'Thread 0x00007f (most recent call first):\n  File "/job/train.py", line 7 in <module>\n'

@@ -93,10 +93,10 @@ def test_finished_train_is_never_red() -> None:
 
 
 def test_kept_faulty_node_asks_for_a_decision() -> None:
-    summary = "tr11 goes on with node002, too few other nodes: 1_1.0: gpu: fell off"
+    summary = "tr11 continues with node002, too few other nodes: 1_1.0: gpu: fell off"
     kept = replace(LOST, level="critical", kind="failures.continues_with", summary=summary)
     found = headline(running(alerts=(kept,)))
-    assert (found.tone, found.text) == (Tone.AMBER, "Goes on with node002, too few other nodes")
+    assert (found.tone, found.text) == (Tone.AMBER, "Continues with node002, too few other nodes")
 
 
 def test_summary_names_the_train_and_the_rest(site: DashSite) -> None:

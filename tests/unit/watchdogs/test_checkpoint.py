@@ -232,7 +232,7 @@ def test_attempts_from_the_same_step_are_critical(bench: Bench) -> None:
     run_attempt(bench, 3, minutes=50)
     finding = bench.judge_all("checkpoint")[1]
     assert (finding.key, finding.level) == ("checkpoint/gpt/step", Level.CRITICAL)
-    assert finding.summary == "gpt: the last 3 attempts all went on from step 100 and saved nothing"
+    assert finding.summary == "gpt: the last 3 attempts all continued from step 100 and saved nothing"
     assert finding.lines[0] == "7_1.0: reached step 150"
 
 

@@ -102,7 +102,7 @@ def test_node_without_replacement_is_critical(bench: Bench) -> None:
     [finding] = judge(bench)
     assert (finding.level, finding.summary.partition(":")[0]) == (
         Level.CRITICAL,
-        "gpt goes on with node003, too few other nodes",
+        "gpt continues with node003, too few other nodes",
     )
 
 
