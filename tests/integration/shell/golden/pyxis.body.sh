@@ -32,13 +32,13 @@ code=0
 # No limit: rank 0 may save, evaluate or upload long after the other ranks have ended.
 # The guard names the nodes of a start that does not use all nodes of the job. Slurm may still count resources of the
 # step before it, which waits for a lost node: hence --overlap. A host file keeps the order of the ranks where a spare
-# node has taken the place of another; --nodelist would outweigh it.
+# node has taken the place of another: --nodelist would outweigh it, and srun of Slurm 24.11 refuses --nodes beside it.
 nodelist=${TRAIN_NODES:-}
 if [[ -n ${TRAIN_HOST_FILE:-} ]]; then
     export SLURM_HOSTFILE=$TRAIN_HOST_FILE
     nodelist=
 fi
-srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap --nodes="$NNODES"} ${nodelist:+--nodelist="$nodelist"} '--container-image=/images/it'"'"'s $(id).sqsh' '--container-mounts=/scratch/trains/pyxis:/scratch/trains/pyxis,/work/my code:/work/my code,/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro,/data:/da ta:ro' --container-workdir="$PWD" '--env=X=$(id)"$PWD"' --nv python3 -I -c 'import sys; sys.path.insert(0, '"'"'/opt/opsctl-shim'"'"'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))' --logs "$TRAIN_ATTEMPT_LOGS" -- \
+srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap} ${nodelist:+--nodes="$NNODES" --nodelist="$nodelist"} '--container-image=/images/it'"'"'s $(id).sqsh' '--container-mounts=/scratch/trains/pyxis:/scratch/trains/pyxis,/work/my code:/work/my code,/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro,/data:/da ta:ro' --container-workdir="$PWD" '--env=X=$(id)"$PWD"' --nv python3 -I -c 'import sys; sys.path.insert(0, '"'"'/opt/opsctl-shim'"'"'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))' --logs "$TRAIN_ATTEMPT_LOGS" -- \
     python train.py python3 'it'"'"'s' || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"
