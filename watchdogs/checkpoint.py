@@ -9,14 +9,12 @@ from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
-from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.scan import Save, size_of
 from opsctl.launch.switch_readers import UnansweredSave, find_unanswered_save
 from opsctl.state.events import RESTARTS, AttemptFinalized, RollbackUndone, RolledBack
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
-from opsctl.state.records import decode
+from opsctl.state.records import load_record
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import predict_next_save
@@ -279,11 +277,8 @@ def read_ended_attempts(train: WatchedTrain, count: int) -> list[EndedAttempt]:
 
 
 def _read_end(train: WatchedTrain, name: str) -> EndedAttempt | None:
-    try:
-        ended = decode(EndedAttempt, read_json(train.run.attempt(name).end, MAX_RECORD_BYTES))
-    except (OSError, ValueError, OpsctlError):
-        return None
-    return None if ended.outcome in REQUESTED_ENDS else ended
+    ended = load_record(EndedAttempt, train.run.attempt(name).end)
+    return None if ended is None or ended.outcome in REQUESTED_ENDS else ended
 
 
 def is_standstill(attempts: Sequence[EndedAttempt], count: int) -> bool:

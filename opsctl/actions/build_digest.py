@@ -32,6 +32,7 @@ def build_digest(app: App, since: datetime) -> Digest:
     except OpsctlError as error:
         problems.append(f"Slurm: {error.message}")
         nodes = []
+    problems += app.history.list_unreadable()
     entries = _read_entries(app, problems)
     opened = sorted(
         (entry for entry in entries.values() if entry.level is not Level.OK),

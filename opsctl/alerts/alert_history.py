@@ -4,15 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import SEVERITY
 from opsctl.alerts.message import find_incident
+from opsctl.base.errors import cannot_read
 from opsctl.base.findings import Level
 from opsctl.base.tables import read_package_table
 from opsctl.state.events import KINDS, Event
-from opsctl.state.files import find_matches, parse_objects, read_range
+from opsctl.state.files import list_names, parse_objects, read_range
 
 MAX_TAIL_BYTES = 1 << 20
 """The history is read from the newest part of each journal."""
@@ -53,30 +55,44 @@ def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
             )
 
 
-def read_alert_history(alerts: Path, train: str = "", *, tail_bytes: int = MAX_TAIL_BYTES) -> list[AlertEvent]:
-    """Return the events of the alerts of one train, or of all, the oldest first."""
-    records = list(_read_records(alerts, tail_bytes))
+def read_alert_history(
+    alerts: Path, train: str = "", *, tail_bytes: int = MAX_TAIL_BYTES
+) -> tuple[list[AlertEvent], list[str]]:
+    """Return the events of the alerts of one train, or of all, the oldest first; and what could not be read."""
+    records, problems = _read_records(alerts, tail_bytes)
     keys = {find_incident(str(record["id"])): str(record["key"]) for record in records if "after" in record}
     events: list[AlertEvent] = []
     for record in records:
         with suppress(ValueError, KeyError, TypeError):
             events += _parse_record(record, train, keys)
-    return sorted(events, key=lambda event: event.at)
+    return sorted(events, key=lambda event: event.at), problems
 
 
 def read_deliveries(alerts: Path, train: str, since: datetime) -> list[str]:
     """Return the channels that delivered an alert of a train, raised after `since`, but not in a combined message."""
-    records = [row for row in _read_records(alerts, MAX_TAIL_BYTES) if str(row.get("at")) >= since.isoformat()]
+    records = [row for row in _read_records(alerts, MAX_TAIL_BYTES)[0] if str(row.get("at")) >= since.isoformat()]
     ids = tuple(str(row["id"]) for row in records if "after" in row and train in str(row["key"]).split("/"))
     delivered = (row for row in records if row.get("kind") == "delivered")
     return [str(row.get("channel")) for row in delivered if ids and str(row.get("id")).endswith(ids)]
 
 
-def _read_records(alerts: Path, tail_bytes: int) -> Iterator[dict[str, Any]]:
-    for path in find_matches(alerts, "journal-*.jsonl"):
-        with suppress(OSError):
-            lines = parse_objects(read_range(path, -tail_bytes, tail_bytes)[0])
-            yield from (line for line in lines if "after" not in line or {"id", "key"} <= line.keys())
+def _read_records(alerts: Path, tail_bytes: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the records of all journals, and a line for each journal that could not be read, or not from its begin."""
+    records: list[dict[str, Any]] = []
+    problems: list[str] = []
+    try:
+        names = sorted(list_names(alerts)) if alerts.exists() else []
+    except OSError as error:
+        return [], [cannot_read(alerts, error).message]
+    for path in (alerts / name for name in names if fnmatchcase(name, "journal-*.jsonl")):
+        try:
+            data, size = read_range(path, -tail_bytes, tail_bytes)
+        except OSError as error:
+            problems.append(cannot_read(path, error).message)
+            continue
+        problems += [f"{path}: only the newest {tail_bytes >> 20} MiB are read"] * (size > tail_bytes)
+        records += (line for line in parse_objects(data) if "after" not in line or {"id", "key"} <= line.keys())
+    return records, problems
 
 
 def _parse_record(record: Mapping[str, Any], train: str, keys: Mapping[str, str]) -> Iterator[AlertEvent]:

@@ -29,9 +29,11 @@ from opsctl.cli.output import (
     print_table,
     print_text,
     print_unless_json,
+    report_problems,
     train_argument,
     wants_json,
 )
+from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.journal import actor
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
@@ -125,21 +127,23 @@ def show(app: App, key: str) -> None:
 @alerts.command()
 @train_argument
 @app_and_json
-def history(app: App, train: str) -> None:
+def history(app: App, train: str) -> int:
     """Show the alerts of a train, and who did what about them.
 
     Alerts, answers from phones, actions on pages, and decisions about TRAIN with their authors, the oldest first.
+    Exit 1 if a journal cannot be read.
 
     \b
     opsctl alerts history tiny-gpt
     opsctl alerts history tiny-gpt --json
     """
     run = app.find(train)
-    rows = read_alert_history(app.site_dir.alerts, run.name)
-    rows += list_decisions(app.journal(run).events(), run.name)
+    rows, problems = read_alert_history(app.site_dir.alerts, run.name, tail_bytes=MAX_STATE_BYTES)
+    rows += list_decisions(app.journal(run).all_events(), run.name)
     rows.sort(key=attrgetter("at"))
     shown = [(f"{row.at:%Y-%m-%d %H:%M:%S} UTC", row.by, row.level.upper(), row.text) for row in rows]
     print_result(rows, "\n".join(" ".join(filter(None, parts)) for parts in shown))
+    return report_problems(problems)
 
 
 @alerts.command("test")

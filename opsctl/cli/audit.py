@@ -9,7 +9,7 @@ from opsctl.alerts.alert_history import list_decisions, read_alert_history
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
 from opsctl.cli.options import Since
-from opsctl.cli.output import app_and_json, make_table, print_on_stderr, print_result
+from opsctl.cli.output import app_and_json, make_table, print_result, report_problems
 from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.run_dir import all_trains
 
@@ -27,17 +27,15 @@ def audit(app: App, since: datetime | None) -> int:
     opsctl audit
     opsctl audit --since 30d --json
     """
-    entries, problems = [], []
-    entries += [entry for entry in read_alert_history(app.site_dir.alerts, tail_bytes=MAX_STATE_BYTES) if entry.channel]
+    alerts, problems = read_alert_history(app.site_dir.alerts, tail_bytes=MAX_STATE_BYTES)
+    entries = [entry for entry in alerts if entry.channel]
     for run in all_trains(app.root):
         try:
-            entries += list_decisions(app.journal(run).events(), run.name)
+            entries += list_decisions(app.journal(run).all_events(), run.name)
         except RunDirError as error:
             problems.append(error.message)
     begin = since or app.clock.now() - timedelta(days=7)
     shown = sorted((entry for entry in entries if entry.at >= begin), key=attrgetter("at"))
     rows = [(f"{row.at:%Y-%m-%d %H:%M:%S}", row.by, row.channel, row.key, row.text) for row in shown]
     print_result(shown, make_table(rows, ("at (UTC)", "who", "channel", "about", "what")))
-    for problem in problems:
-        print_on_stderr(f"opsctl: {problem}")
-    return 1 if problems else 0
+    return report_problems(problems)

@@ -22,6 +22,7 @@ from opsctl.cli.output import (
     print_result,
     print_text,
     print_unless_json,
+    report_problems,
     wants_json,
 )
 from opsctl.cron.cron_dir import IN_CRON
@@ -137,12 +138,12 @@ nodes.add_command(reboot)
 @click.argument("nodes", required=False, default="")
 @click.option("--bad", is_flag=True, help="Show only nodes out of service, excluded or flaky.")
 @app_and_json
-def list_(app: App, nodes: str, *, bad: bool) -> None:
+def list_(app: App, nodes: str, *, bad: bool) -> int:
     """Show nodes, drain reasons and flaky-node scores.
 
     For each node: state, trains, health, score, and since when, by whom and why the node is out of service.
     Where its ranks measured step times, also its step time relative to the other nodes of its attempts; --bad does not
-    list slow nodes.
+    list slow nodes. Exit 1 if a stored history cannot be read.
 
     \b
     opsctl nodes list --bad
@@ -161,6 +162,7 @@ def list_(app: App, nodes: str, *, bad: bool) -> None:
         shown = {**row, "trains": shorten(view.trains_on.get(node, [])), "step_time": speeds.get(node)}
         cells.append([str(shown[key] or "") for key in columns])
     print_result(rows, make_table(cells, list(columns.values())))
+    return report_problems(app.history.list_unreadable())
 
 
 def shorten(trains: Sequence[str]) -> str:

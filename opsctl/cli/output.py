@@ -127,6 +127,13 @@ def print_on_stderr(text: str) -> None:
     click.echo(text, err=True)
 
 
+def report_problems(problems: Sequence[str]) -> int:
+    """Print what a result lacks; return the exit status of the command."""
+    for problem in problems:
+        print_on_stderr(f"opsctl: {problem}")
+    return 1 if problems else 0
+
+
 def write_file(path: Path, data: str | bytes, *, with_parents: bool = False) -> None:
     """Write a file that the user named, whole or not at all. Raises RunDirError."""
     with writing(path):

@@ -112,7 +112,8 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
     reading = read_train(run, events, now)
     report = reading.report
     rows = tuple(_list_attempts(report, events))
-    alerts = read_alert_history(app.site_dir.alerts, run.name)[-MAX_HISTORY:]
+    history, problems = read_alert_history(app.site_dir.alerts, run.name)
+    alerts = history[-MAX_HISTORY:]
     marks = [*_mark_events(report, events), *_mark_alerts(report, alerts)]
     return TrainDetail(
         made=now,
@@ -129,7 +130,7 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
         ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed, zone=now.tzinfo),
         curves=_draw_curves(run, reading, sorted(marks, key=lambda mark: mark.step)[-MAX_MARKS:]),
         alerts=tuple(reversed(alerts)),
-        notes=report.notes,
+        notes=(*report.notes, *problems),
     )
 
 

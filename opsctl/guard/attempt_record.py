@@ -27,8 +27,8 @@ from opsctl.slurm.job_environment import (
     own_nodes,
     own_task,
 )
-from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json, read_size_bytes
-from opsctl.state.records import decode, to_text
+from opsctl.state.files import close_to_others, read_size_bytes
+from opsctl.state.records import load_record, to_text
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
@@ -158,10 +158,7 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
 
 def read_start(attempt: Attempt) -> Start | None:
     """Return the start record, or None if start.json is missing or invalid."""
-    try:
-        return decode(Start, read_json(attempt.start, MAX_RECORD_BYTES))
-    except (OSError, ValueError):
-        return None
+    return load_record(Start, attempt.start)
 
 
 def find_next_start(run: RunDir, attempt: Attempt, started: Sequence[str]) -> Start | None:

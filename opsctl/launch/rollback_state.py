@@ -18,7 +18,7 @@ from opsctl.host.processes import ProcessId
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.files import MAX_RECORD_BYTES, list_names, read_json, read_range
 from opsctl.state.lease import LeaseHolder, find_holder, lease
-from opsctl.state.records import decode, to_text
+from opsctl.state.records import decode, load_record, to_text
 from opsctl.state.run_dir import RunDir
 
 SHOWN_FOR = timedelta(days=1)
@@ -250,10 +250,7 @@ def make_refusal(run: RunDir) -> InputError:
 
 def read_start(run: RunDir) -> StartedRollback | None:
     """Return the process that a page has started; None without any, and for a file that cannot be read."""
-    try:
-        return decode(StartedRollback, read_json(start_path(run), MAX_START_BYTES))
-    except (OSError, ValueError):
-        return None
+    return load_record(StartedRollback, start_path(run), MAX_START_BYTES)
 
 
 def _read_output(run: RunDir) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from opsctl.nodes.health.usual_hardware import measure
 from opsctl.nodes.slow_nodes import NodeSpeed, StepTimeRatio, judge_speed
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
-from opsctl.state.records import HEADER, decode
+from opsctl.state.records import HEADER, decode, load_record
 from opsctl.state.site_dir import SiteDir
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class NodeHistory:
 
     def read(self, node: str) -> NodeRecord:
         """Return a node's record, an empty record if none can be read."""
-        return _read(NodeRecord, self._file("node", node)) or NodeRecord(node=node)
+        return load_record(NodeRecord, self._file("node", node)) or NodeRecord(node=node)
 
     def load(self, node: str) -> NodeRecord:
         """Return a node's record, an empty record without a file. Raises OSError, ValueError for an unreadable file."""
@@ -121,12 +121,18 @@ class NodeHistory:
     def all(self) -> list[NodeRecord]:
         """Return the records of all nodes."""
         paths = (self.site.nodes / "node").glob("*.json")
-        return [record for path in sorted(paths) if (record := _read(NodeRecord, path))]
+        return [record for path in sorted(paths) if (record := load_record(NodeRecord, path))]
 
     def cards(self) -> dict[str, tuple[Incident, ...]]:
         """Return the incidents by GPU UUID, for every GPU that had an incident."""
         paths = (self.site.nodes / "card").glob("*.json")
-        return {card.uuid: card.incidents for path in paths if (card := _read(CardRecord, path))}
+        return {card.uuid: card.incidents for path in paths if (card := load_record(CardRecord, path))}
+
+    def list_unreadable(self) -> list[str]:
+        """Return a line for each history that exists and cannot be read: `all` and `cards` leave it out."""
+        kinds: dict[str, type[NodeRecord | CardRecord]] = {"node": NodeRecord, "card": CardRecord}
+        paths = [path for path in self.site.nodes.glob("*/*.json") if path.parent.name in kinds]
+        return [f"{path}: cannot be read" for path in paths if load_record(kinds[path.parent.name], path) is None]
 
     def save(
         self,
@@ -243,7 +249,7 @@ class NodeHistory:
         ]
         for uuid in {incident.gpu for incident in changed}:
             path = self._file("card", uuid)
-            stored = _read(CardRecord, path) or CardRecord(uuid=uuid)
+            stored = load_record(CardRecord, path) or CardRecord(uuid=uuid)
             incidents = {_key(incident): incident for incident in stored.incidents}
             incidents |= {_key(incident): incident for incident in changed if incident.gpu == uuid}
             newest = tuple(incidents.values())[-MAX_ENTRIES:]
@@ -358,11 +364,3 @@ def count_recent(times: Iterable[float], now: datetime, days: float) -> int:
     """Return how many `times`, in seconds since the epoch, lie in the last `days`."""
     since = (now - timedelta(days=days)).timestamp()
     return sum(at >= since for at in times)
-
-
-def _read(cls: type[T], path: Path) -> T | None:
-    """Return the record in a file; None for a file that cannot be read or holds something else."""
-    try:
-        return decode(cls, read_json(path, MAX_RECORD_BYTES))
-    except (OSError, ValueError):
-        return None

@@ -17,8 +17,8 @@ from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessId
-from opsctl.state.files import create, read_json
-from opsctl.state.records import decode
+from opsctl.state.files import create
+from opsctl.state.records import load_record
 
 MAX_LEASE_BYTES = 4096
 MAX_TIME_S = 1e12
@@ -240,8 +240,5 @@ def _give_back(lock: Path, mine: Path) -> None:
 
 def _read(path: Path) -> LeaseHolder | None:
     """Return the holder of a lease; None if the lease is missing, empty, truncated or of another form."""
-    try:
-        holder = decode(LeaseHolder, read_json(path, MAX_LEASE_BYTES))
-    except (OSError, ValueError):
-        return None
-    return holder if abs(holder.at) < MAX_TIME_S else None
+    holder = load_record(LeaseHolder, path, MAX_LEASE_BYTES)
+    return holder if holder and abs(holder.at) < MAX_TIME_S else None

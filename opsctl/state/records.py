@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from opsctl import __version__
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -76,6 +77,14 @@ def decode(cls: Callable[..., T], record: object) -> T:
         return cls(**values)
     except TypeError as error:
         raise ValueError(str(error)) from error
+
+
+def load_record(cls: Callable[..., T], path: Path, max_bytes: int = MAX_RECORD_BYTES) -> T | None:
+    """Return the record in a file; None for a file that cannot be read or holds something else."""
+    try:
+        return decode(cls, read_json(path, max_bytes))
+    except (OSError, ValueError):
+        return None
 
 
 @cache

@@ -45,7 +45,7 @@ class SiteDir:
             status, around = self.path.lstat(), self.path.parent.stat()
         except OSError:
             return ""
-        trusted = {os.geteuid(), 0, around.st_uid, _find_uid(owner)}
+        trusted = {os.geteuid(), 0, around.st_uid, find_uid(owner)}
         if not stat.S_ISDIR(status.st_mode):
             return f"{self.path}: not a directory"
         if status.st_uid not in trusted:
@@ -67,7 +67,8 @@ class SiteDir:
             write_atomic(path, data, mode=mode)
 
 
-def _find_uid(name: str) -> int | None:
+def find_uid(name: str) -> int | None:
+    """Return the user id of a name; None for no name, and for one that this machine does not know."""
     try:
         return pwd.getpwnam(name).pw_uid if name else None
     except KeyError:

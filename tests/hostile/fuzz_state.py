@@ -24,43 +24,10 @@ from opsctl.trainer import contract, manifest
 from opsctl.watchdogs import context as watchdog_context
 from tests.hostile.fuzz import FuzzTarget
 from tests.hostile.fuzz_targets import ITEM, JSON, LEDGER, LOGS, TRAIN, VALUES, file, make_place, site, text
+from tests.support.cases import read_table
 
-INCIDENTS = (
-    b'{"node": "n1", "incidents": [{"at": 1.5, "kind": "xid", "what": "79"}], "replays": {"a": 1}, "ports": {}}',
-)
-CRON_LEDGER = (
-    b'{"entries": {"watch": {"since": "2026-11-22T00:00:00+00:00", "started": null, "result": "ok"}}, "ticks": '
-    b'[{"at": "2026-11-22T00:00:00+00:00", "slot": null, "ran": ["watch"]}]}',
-)
-MANIFEST = (
-    b'{"format": 1, "step": 7, "kind": "train", "files": {"a.pt": {"size": 3, "sha256": "00"}}, "topology": {"dp": 1}, '
-    b'"consumed_samples": 5}',
-)
-EVENTS = (
-    b'{"n": 1, "at": "2026-11-22T00:00:00.000+00:00", "actor": "me@h:1", "kind": "submitting", "nonce": "n1", '
-    b'"tasks": 5, "after": ""}\n{"n": 2, "at": "2026-11-22T00:00:00.000+00:00", "actor": "me@h:1", '
-    b'"kind": "submitted", "nonce": "n1", "array": "12"}\n{"n": 3, "at": "2026-11-22T00:00:00.000+00:00", "actor": "", '
-    b'"kind": "attempt-started", "attempt": "12_1.0", "nodes": "n1"}\n',
-)
+EXAMPLES = {name: tuple(map(str.encode, texts)) for name, texts in read_table(__file__, "examples").items()}
 STEP_TIMES = (b'{"node": "n", "rank": 1, "local_rank": 1, "steps": 99, "compute_s": 0.5, "work": ""}', *JSON)
-HEARTBEAT = (
-    b'{"attempt": "12_1.0", "node": "n1", "rank": 0, "phase": "train", "step": 7, "at": 1795333309.5, "limit_s": 60.0}',
-)
-START = (b'{"attempt": "12_1.0", "at": "2026-11-22T00:00:00+00:00", "checkpoint": 5, "nodes": "n1", "restart": 0}',)
-END = (
-    b'{"attempt": "12_1.0", "outcome": "failed", "action": "go-on", "why": "x", '
-    b'"started": "2026-11-22T00:00:00+00:00", "ended": "2026-11-22T01:00:00+00:00", "at": "2026-11-22T01:00:00+00:00"}',
-)
-HOLDER = (b'{"host": "h", "pid": 1, "started": 5, "at": 1795333309.5, "user": "me"}',)
-REQUEST = (b'{"verb": "release", "train": "tr11", "exclude": "node001"}',)
-SWITCH = (b'{"why": "x", "by": "me"}',)
-
-
-SITE = (
-    b'root = "/r"\nengine = "slurm"\ngroup = "g"\n[slurm]\npartition = "p"\n[alerts.channels.a]\nkind = "slack"\n'
-    b'webhook = "$W"\n[[filesystem]]\nname = "w"\npath = "/w"\nlimit = "400T"\n[cron]\ntime_zone = "Europe/Paris"\n'
-    b'[publish]\nto = "/x"\n[[alerts.routes]]\nchannels = ["a"]\n',
-)
 
 
 def run() -> RunDir:
@@ -96,17 +63,19 @@ def load_train(path: Path) -> object:
 
 STATE_TARGETS: dict[str, FuzzTarget] = {
     "train.toml": file(load_train, "preflight/*.toml", examples=TRAIN, name="train.toml"),
-    "site.toml": file(loader.load_site, examples=SITE, name="site.toml"),
-    "journal": file(read_journal, name="tr11/journal/h-1.jsonl", examples=(*EVENTS, *JSON)),
-    "heartbeat": file(contract.read_heartbeat, examples=(*HEARTBEAT, *JSON)),
+    "site.toml": file(loader.load_site, examples=EXAMPLES["site"], name="site.toml"),
+    "journal": file(read_journal, name="tr11/journal/h-1.jsonl", examples=(*EXAMPLES["events"], *JSON)),
+    "heartbeat": file(contract.read_heartbeat, examples=(*EXAMPLES["heartbeat"], *JSON)),
     "stop reason": file(contract.read_stop_reason, examples=(b'{"reason": "finished", "step": 7, "at": 5.5}', *JSON)),
     "step times": file(contract.read_step_times, examples=STEP_TIMES),
     "deadline": file(contract.read_time, examples=(b"1795333309.5",)),
     "start of an attempt": file(
-        lambda _: attempt_record.read_start(attempt()), name="tr11/attempts/12_1.0/start.json", examples=(*START, *JSON)
+        lambda _: attempt_record.read_start(attempt()),
+        name="tr11/attempts/12_1.0/start.json",
+        examples=(*EXAMPLES["start"], *JSON),
     ),
     "end of an attempt": file(
-        lambda _: finalize.read_end(attempt()), name="tr11/attempts/12_1.0/end.json", examples=(*END, *JSON)
+        lambda _: finalize.read_end(attempt()), name="tr11/attempts/12_1.0/end.json", examples=(*EXAMPLES["end"], *JSON)
     ),
     "stop request": file(
         lambda _: stop_request.read_stop_request(attempt()),
@@ -114,10 +83,14 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         examples=(b'{"reason": "kill", "why": "x"}', *JSON),
     ),
     "exit code of the body": file(dossier._read_code, examples=(b"7",)),
-    "lease": file(lease._read, name="tr11/.lease", examples=(*HOLDER, *JSON)),
-    "request": file(read_requests, name="tr11/requests/release-0123456789ab.json", examples=(*REQUEST, *JSON)),
+    "lease": file(lease._read, name="tr11/.lease", examples=(*EXAMPLES["holder"], *JSON)),
+    "request": file(
+        read_requests, name="tr11/requests/release-0123456789ab.json", examples=(*EXAMPLES["request"], *JSON)
+    ),
     "switch": file(
-        lambda _: switches.read(run(), switches.Switch.SAVE), name="tr11/switches/save", examples=(*SWITCH, *JSON)
+        lambda _: switches.read(run(), switches.Switch.SAVE),
+        name="tr11/switches/save",
+        examples=(*EXAMPLES["switch"], *JSON),
     ),
     "next save": file(
         lambda _: run_progress.read_checkpoint_table(run()),
@@ -131,12 +104,12 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
             history.NodeHistory(site=site(), clock=SystemClock()).all(),
         ),
         name=".site/nodes/node/n1.json",
-        examples=(*INCIDENTS, *JSON),
+        examples=(*EXAMPLES["incidents"], *JSON),
     ),
     "card history": file(
         lambda _: history.NodeHistory(site=site(), clock=SystemClock()).cards(),
         name=".site/nodes/card/x.json",
-        examples=(*INCIDENTS, *JSON),
+        examples=(*EXAMPLES["incidents"], *JSON),
     ),
     "exclusions": file(
         lambda _: exclusions.Exclusions(site=site(), clock=SystemClock()).now(),
@@ -146,7 +119,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
     "ledger of cron": file(
         lambda _: run_history.read_ledger(CronDir(site())),
         name=".site/cron/ledger.json",
-        examples=(*CRON_LEDGER, *JSON),
+        examples=(*EXAMPLES["cron_ledger"], *JSON),
     ),
     "driver of cron": file(
         lambda _: cron_dir.read_selected(CronDir(site())),
@@ -178,12 +151,12 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         lambda path: manifest.read_manifest(path.parent),
         name="ck/step-0000007/manifest.json",
         errors=VALUES,
-        examples=(*MANIFEST, *JSON),
+        examples=(*EXAMPLES["manifest"], *JSON),
     ),
     "catalog of checkpoints": file(
         lambda path: catalog.list_checkpoints(path.parents[1]),
         name="ck/step-0000007/manifest.json",
-        examples=(*MANIFEST, *JSON),
+        examples=(*EXAMPLES["manifest"], *JSON),
     ),
     "offloaded copies": file(
         lambda path: catalog.offloaded_to(path.parent),

@@ -1,6 +1,8 @@
 """`opsctl audit`: no act and no attempt goes without a trace, and no text of a stranger forges one."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -54,12 +56,14 @@ def test_decision_about_a_train_is_shown(site: Site) -> None:
     assert json.loads(site.opsctl("audit", "--since", "2026-12-31", "--json").output) == []
 
 
-@pytest.mark.attack("a journal that cannot be read hides what was done")
-def test_unreadable_journal_is_reported(site: Site) -> None:
-    run = site.train()
-    [path] = run.journal.glob("*.jsonl")
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    result = site.opsctl("audit")
-    assert result.return_value == 1
-    assert str(path) in result.output
+@pytest.mark.attack("a source that cannot be read is left out without a word")
+@pytest.mark.parametrize(*read_cases(__file__, "unreadable"))
+def test_unreadable_source_is_reported(site: Site, words: str, path: str, change: str) -> None:
+    site.train()
+    write_line(site, '{"kind": "ack", "actor": "ann@h", "by": "ann", "key": "hang/tr11", "reason": "x"}')
+    place = next(site.root.glob(path), site.root / path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["bash", "-ec", change], env={**os.environ, "path": str(place)}, check=True)
+    result = site.opsctl(*words.split())
+    assert str(place) in result.output + getattr(result.exception, "message", "")
+    assert result.return_value == 1 or result.exception or words == "digest"

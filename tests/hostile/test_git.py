@@ -12,22 +12,9 @@ from opsctl.host.system import SystemRunner
 from opsctl.launch.code_freeze import plan_freeze
 from opsctl.settings.setup import ShellSetup
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_table
 
-CONFIGS = {
-    "filter": ["filter.odd.clean", "filter.odd.smudge"],
-    "process": ["filter.odd.process"],
-    "textconv": ["diff.odd.textconv"],
-    "driver": ["diff.odd.command"],
-    "external diff": ["diff.external"],
-    "monitor": ["core.fsmonitor"],
-    "hooks": ["core.hooksPath"],
-    "pager": ["core.pager", "pager.status", "pager.diff", "interactive.diffFilter"],
-    "signatures": ["gpg.program", "gpg.ssh.program", "gpg.x509.program"],
-    "ssh": ["core.sshCommand", "core.gitProxy", "core.alternateRefsCommand", "credential.helper"],
-    "editor": ["core.editor", "sequence.editor", "merge.odd.driver", "core.askPass"],
-    "alias": ["alias.status", "alias.diff", "alias.describe", "alias.ls-files"],
-    "promisor": ["remote.origin.uploadpack", "extensions.partialClone", "remote.origin.promisor"],
-}
+CONFIGS = read_table(__file__, "configs")
 PLACES = ("local", "included", "submodule", "worktree", "global")
 CASES = [
     (config, place) for config in CONFIGS for place in PLACES if place == "local" or config in ("filter", "monitor")

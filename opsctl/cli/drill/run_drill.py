@@ -111,7 +111,7 @@ class Drills:
                     fault,
                     since,
                     events=after,
-                    alerts=[alert for alert in read_alert_history(alerts, run.name) if alert.at >= since],
+                    alerts=[alert for alert in read_alert_history(alerts, run.name)[0] if alert.at >= since],
                     channels=read_deliveries(alerts, run.name, since),
                     attempts=attempts,
                     back_s=back_s,

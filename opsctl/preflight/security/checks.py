@@ -5,7 +5,6 @@ Trusted are root and the user who runs the check; everybody else is other people
 
 import grp
 import os
-import pwd
 import re
 import stat
 import sys
@@ -35,7 +34,7 @@ from opsctl.sandbox.record import Places, read_record
 from opsctl.settings.loader import SiteSettings
 from opsctl.state.files import MAX_RECORD_BYTES, list_entries, read_text
 from opsctl.state.run_dir import SHARED, RunDir, all_trains, may_act
-from opsctl.state.site_dir import SiteDir
+from opsctl.state.site_dir import SiteDir, find_uid
 from opsctl.state.trust import WRITABLE, find_other_writers, read_trusted
 
 PATH_VARIABLES = dict.fromkeys(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_AUDIT"), ":") | {"LD_PRELOAD": ": "}
@@ -150,18 +149,10 @@ def _check_site_directory(installation: Installation) -> Iterator[SecurityFindin
     if not stat.S_ISDIR(status.st_mode):
         yield unsafe("site directory", f"{path}: not a directory", as_owner(status, "rm", path))
         return
-    trusted = installation.trusted | {root.st_uid} | _find_site_owner(installation.site)
+    owner = find_uid(installation.site.site_owner)
+    trusted = installation.trusted | {root.st_uid} | ({owner} if owner is not None else set())
     good = f"{path}: belongs to {user_name(status.st_uid)}, who sends the alerts"
     yield from _report("site directory", find_offences_below(path, trusted), good)
-
-
-def _find_site_owner(site: SiteSettings) -> frozenset[int]:
-    """Return the user whom site.toml trusts with the site directory."""
-    name = site.site_owner
-    try:
-        return frozenset({pwd.getpwnam(name).pw_uid}) if name else frozenset()
-    except KeyError:
-        return frozenset()
 
 
 def _check_secrets(installation: Installation) -> Iterator[SecurityFinding]:

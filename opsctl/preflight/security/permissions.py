@@ -119,7 +119,7 @@ def find_offence(
     is_tree = top is not None and top.is_dir()
     target = top if top is not None and is_tree else path
     if status.st_uid not in trusted:
-        owner = "root" if stat.S_ISDIR(status.st_mode) and not is_tree else own_name()
+        owner = "root" if stat.S_ISDIR(status.st_mode) and not is_tree else user_name(os.geteuid())
         return unsafe("", f"{path}: {why}", as_root("chown", "-hR" if is_tree else "-h", owner, target))
     words = ["-R"] * is_tree + ["+t" if is_shared else "go-w"]
     return unsafe("", f"{path}: {why}", as_owner(target.lstat(), "chmod", *words, target))
@@ -127,10 +127,6 @@ def find_offence(
 
 def _cannot_check(path: Path, error: Exception) -> SecurityFinding:
     return unknown("", f"{path}: cannot be checked: {getattr(error, 'strerror', None) or error}")
-
-
-def own_name() -> str:
-    return user_name(os.geteuid())
 
 
 def find_offences_below(path: Path, trusted: frozenset[int]) -> list[SecurityFinding]:

@@ -199,7 +199,7 @@ def test_history_names_who_did_what_in_order(world):
         write(world, text, id=str(id), sender=sender)
     world.record("C", "hang/other", train="other")
     dispatch.send_alerts(world.alerting)
-    events = read_alert_history(world.site.alerts, "gpt")
+    events = read_alert_history(world.site.alerts, "gpt")[0]
     assert [(event.by, event.text) for event in events] == [
         ("opsctl", "it is critical"),
         ("anna by team", "acknowledged by anna by team: on it"),
