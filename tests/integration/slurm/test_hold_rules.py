@@ -10,6 +10,7 @@ from opsctl.base.findings import Level
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.watchdogs.failures import failures
+from tests.support.cases import read_cases
 from tests.support.mounts import mounting
 from tests.support.trains import Trains, until
 
@@ -95,13 +96,7 @@ def test_disk_that_is_full_for_a_while_holds_no_train(trains: Trains, full_disk:
     assert wait(trains) == [("crashed", "continue")] * 2 + [("finished", "cancel-queued")]
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        ('echo "usage: train.py [-h] [--lr LR]"', "printed its usage: usage: train.py [-h] [--lr LR]"),
-        ("sleep 1", "ended without a step"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "program_without_any_sign_of_training_holds_the_train"))
 def test_program_without_any_sign_of_training_holds_the_train(trains: Trains, script: str, why: str) -> None:
     trains.opsctl("launch", trains.toml(command=("bash", "-c", script), tasks=3, extra=()))
     assert wait(trains) == [("idle", "hold-queued")]

@@ -10,6 +10,7 @@ import pytest
 from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.guard.deadline import UNLIMITED_MINUTES, DeadlineFile
 from opsctl.trainer.contract import read_time
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import BEGIN, Queue, QueuedTrain
 
 
@@ -103,19 +104,9 @@ class BusyQueue(Queue):
         return super().end_time(job)
 
 
-@pytest.mark.parametrize(
-    ("env", "limit", "minutes"),
-    [
-        ({}, "time_limit = '1-00'", 24 * 60 - 2),
-        ({"SLURM_JOB_END_TIME": str(int((BEGIN + timedelta(hours=2)).timestamp()))}, "time_limit = '60'", 118),
-        ({"SLURM_JOB_END_TIME": "soon"}, "time_limit = '60'", 58),
-        ({}, "time_limit = 'UNLIMITED'", UNLIMITED_MINUTES),
-        ({}, "", UNLIMITED_MINUTES),
-        ({}, "time_limit = [", UNLIMITED_MINUTES),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "busy_slurm_delays_no_ranks"))
 def test_busy_slurm_delays_no_ranks(
-    train: QueuedTrain, deadline: DeadlineFile, env: dict[str, str], limit: str, minutes: int
+    train: QueuedTrain, deadline: DeadlineFile, env: dict[str, str], limit: str, minutes: int | None
 ) -> None:
     train.run.config.write_text(f"[slurm]\n{limit}\n")
     busy = BusyQueue(end=BEGIN + timedelta(hours=1))
@@ -123,7 +114,7 @@ def test_busy_slurm_delays_no_ranks(
     busy.is_free = Event()
     deadline.begin(env, lambda _: suppress(OpsctlError))
     deadline.await_first_answer()
-    assert deadline.minutes_left(120) == minutes
+    assert deadline.minutes_left(120) == (minutes or UNLIMITED_MINUTES)
     busy.is_free.set()
     deadline.await_first_answer()
     assert deadline.minutes_left(120) == 58

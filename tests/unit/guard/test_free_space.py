@@ -10,6 +10,7 @@ from opsctl.guard import free_space
 from opsctl.guard.free_space import DISK_FULL, await_space, have_filled_disk, is_full
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.state.events import AttemptFinalized
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 from tests.support.made_events import make_diagnosed
 from tests.support.mounts import mounting
@@ -92,17 +93,7 @@ def test_full_disk_of_another_directory_delays_nothing(train: QueuedTrain, disk:
     assert os.path.realpath(train.run.path / "logs") == str(disk)
 
 
-@pytest.mark.parametrize(
-    ("causes", "waits"),
-    [
-        ([], False),
-        ([DISK_FULL], False),
-        ([DISK_FULL, DISK_FULL], True),
-        (["python-error", DISK_FULL, DISK_FULL], True),
-        ([DISK_FULL, "python-error"], False),
-        ([DISK_FULL, "python-error", DISK_FULL], False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "guard_waits_for_space_after_two_crashes"))
 def test_guard_waits_for_space_after_two_crashes(train: QueuedTrain, causes: list[str], waits: bool) -> None:
     for task, cause in enumerate(causes, start=1):
         crash(train, task, cause)

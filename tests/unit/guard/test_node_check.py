@@ -103,21 +103,17 @@ def test_check_is_skipped_without_gpus_or_when_disabled(check_with: Check) -> No
     assert check_with(render_smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
 
 
-def test_more_faulty_nodes_than_the_limit_are_accepted(check_with: Check) -> None:
-    node_check = check_with(render_smi(2, bad=1, failure="Yes"), drain_max=1)
-    assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
-        "",
-        "2 faulty nodes at once exceed the limit of 1",
-    )
-
-
-def test_limit_of_exclusions_a_day_is_no_loop_of_refusals(check_with: Check) -> None:
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("drain_max", "2 faulty nodes at once exceed the limit of 1"),
+        ("exclude_per_day", "[health] exclude_per_day allows 1 in 24 h, with 0 excluded so far"),
+    ],
+)
+def test_more_faulty_nodes_than_a_limit_are_accepted(check_with: Check, limit: str, why: str) -> None:
     """A node that the end of the attempt would not exclude would be refused by every queued task."""
-    node_check = check_with(render_smi(2, bad=1, failure="Yes"), exclude_per_day=1)
-    assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
-        "",
-        "[health] exclude_per_day allows 1 in 24 h, with 0 excluded so far",
-    )
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"), **{limit: 1})
+    assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == ("", why)
 
 
 def test_last_task_starts_despite_a_faulty_node(check_with: Check, train: QueuedTrain) -> None:
