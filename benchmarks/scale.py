@@ -2,6 +2,7 @@
 
 python -P benchmarks/scale.py            prints a table in some minutes; starts a sandbox
 python -P benchmarks/scale.py --json
+python -P benchmarks/scale.py --trains   100 trains, 10,000 queued tasks of ten other users, 512 nodes; minutes
 
 The largest size is that of three months on 16,384 GPUs: 5,000 attempts, 19 events each.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -138,7 +140,54 @@ def measure(home: Path, env: dict[str, str], attempts: int) -> dict[str, float]:
     }
 
 
+def measure_trains(place: Path, trains: int, others: int, nodes: int) -> dict[str, float]:
+    """Return CPU seconds of a watch cycle and of a refresh of the page. Slurm answers at once."""
+    from benchmarks.watch import Bench, Queue, line
+    from opsctl.base.model import Job, JobState, Node
+    from opsctl.dash.collect_site import collect_site
+    from opsctl.dash.pages import PageContext, render_overview
+    from opsctl.host.system import SystemRunner
+    from opsctl.monitor.watch_cycle import Watch
+    from opsctl.settings.loader import SiteSettings
+    from opsctl.state.events import Submitted, Submitting
+
+    os.environ["XDG_STATE_HOME"] = str(place / "state")
+    names, dice = [f"t{number}" for number in range(trains)], random.Random(3)
+    queue = Queue(names)
+    for number in range(others):
+        fields = {"id": str(10**6 + number), "array": str(10**6 + number), "name": "other", "user": f"u{number % 10}"}
+        queue._jobs.append(Job(**fields, state=JobState.PENDING, reason="Priority", comment="other"))
+    queue._nodes = [Node(name=f"n{number}", state="MIXED", address="") for number in range(1, nodes + 1)]
+    app = Bench(site=SiteSettings(root=str(place)), site_path=None, clock=SystemClock(), runner=SystemRunner())
+    object.__setattr__(app, "queue", queue)
+    for number, name in enumerate(names, 1):
+        run = RunDir(place / name)
+        run.create()
+        run.config.write_text(TRAIN.format(name=name))
+        journal = Journal(run, app.clock)
+        journal.append(Submitting(nonce="n", tasks=3, after=""))
+        journal.append(Submitted(nonce="n", array=str(number)))
+        run.main_log.write_text("".join(line(step, dice) for step in range(2000)))
+    watching = Watch(services=app)
+    results = {"watch, first cycle": once_s(watching.cycle), "watch, nothing changed": once_s(watching.cycle)}
+    results |= {"page, first refresh": once_s(lambda: collect_site(app))}
+    results |= {"page, nothing changed": once_s(lambda: collect_site(app))}
+    view = collect_site(app)
+    return results | {"page, rendered": in_process_s(lambda: render_overview(view, PageContext(is_static=True)))}
+
+
+def once_s(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
 def main() -> None:
+    if "--trains" in sys.argv:
+        with tempfile.TemporaryDirectory(prefix="opsctl-scale-") as place:
+            for name, spent_s in measure_trains(Path(place), 100, 10_000, 512).items():
+                print(f"| {name} | {spent_s:.2f} |")
+        return
     with tempfile.TemporaryDirectory(prefix="opsctl-scale-") as place, sandbox(Path(place)) as env:
         sizes = {attempts: measure(Path(place), env, attempts) for attempts in ATTEMPTS}
     if "--json" in sys.argv:
