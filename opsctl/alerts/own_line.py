@@ -9,13 +9,13 @@ from opsctl.base.tables import read_package_table
 
 MAX_GREETING_WORDS = 4
 MAX_ATTRIBUTION_LINES = 3
-EMPHASIS = "*_~`\"'“”„‘’«» \t"
-"""Marks that clients put around a word: of markdown, of Slack, and quotation marks."""
+EMPHASIS = "*_`\"'“”„‘’«» \t"
+"""Marks that clients put around a word: of markdown, of Slack, and quotation marks; `~` strikes a word out."""
 _GREETING = re.compile(read_package_table("alerts/answers.toml")["forms"]["greeting"], re.IGNORECASE)
 _DATE = re.compile(r"\d{1,2}:\d\d|(?<!\d)20\d\d(?!\d)")
 _FENCE = "```"
 _BLOCKS = frozenset({"address", "blockquote", "br", "div", "h1", "h2", "h3", "hr", "li", "ol", "p", "pre", "tr", "ul"})
-_UNSEEN = frozenset({"head", "script", "style", "title"})
+_UNSEEN = frozenset({"del", "head", "s", "script", "strike", "style", "title"})
 _HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 
 
