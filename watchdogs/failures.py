@@ -30,7 +30,7 @@ from opsctl.watchdogs.held_cause import advise_still, describe_cause
 
 HELD, STOPPED, CONTINUES_WITHOUT = "failures.held", "failures.stopped", "failures.continues_without"
 """Kinds of findings about a held train, about a train that stopped with an empty queue, and about a train that lost
-nodes and goes on without them."""
+nodes and continues without them."""
 SAYS = {
     "hold-queued": (HELD, "release"),
     "propose-hold": ("failures.proposes_hold", "hold"),

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime
 
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job
-from opsctl.base.statements import NO_REMEDY, state, type_now
+from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.diagnosis.request_stacks import request_by_file
 from opsctl.state.run_dir import Attempt
@@ -159,7 +159,7 @@ class Hang:
                 silent=observation.silent,
             )
         task = f"{train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
-        stop = type_now(("opsctl", "stacks", train), ("opsctl", "cancel", task))
+        stop = advise("remedy.hang", ("opsctl", "stacks", train), ("opsctl", "cancel", task))
         return [
             Finding(
                 key=f"{self.name}/{train}",

@@ -56,6 +56,8 @@ class QueueObservation:
     waits_s: tuple[float, ...] = ()
     """The train's earlier waits behind other jobs, in seconds."""
     limits: WatchSettings
+    config: str = ""
+    """The train.toml to launch again."""
 
     @property
     def waiting_limit(self) -> timedelta:
@@ -111,6 +113,7 @@ class SlurmStatus:
             ended=target.why_ended,
             is_stopped=hold is not None and hold.end is None,
             limits=context.site.watch,
+            config=str(target.run.config),
         )
         return self._remember(context, target, queue)
 
@@ -255,5 +258,5 @@ def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
         return Level.OK, state("queue.stopped", train=train), ()
     begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
-        return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch")
-    return Level.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", f"{train}.toml")
+        return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch", queue.config)
+    return Level.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", queue.config)

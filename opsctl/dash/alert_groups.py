@@ -65,12 +65,12 @@ def _find_cause(alert: OpenAlert) -> str:
 
 
 def _make_group(alerts: Sequence[OpenAlert]) -> AlertGroup:
-    """Return the group with one sentence as its title: `tr11, llama-7b-sft: went on without node002`."""
+    """Return the group with one sentence as its title: `tr11, llama-7b-sft: continues without node002`."""
     first = alerts[0]
     held = next((alert for alert in alerts if alert.key.startswith("failures/")), None)
     if first.kind == CONTINUES_WITHOUT:
         trains = ", ".join(dict.fromkeys(alert.train for alert in alerts))
-        title, brief = f"{trains}: went on without {first.node}", f"Went on without {first.node}"
+        title, brief = f"{trains}: continues without {first.node}", f"Continues without {first.node}"
     elif held:
         title, brief = describe_failure(held)
     else:

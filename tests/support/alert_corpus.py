@@ -10,7 +10,7 @@ from opsctl.alerts.channels import email, plain_text, slack
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
 from opsctl.base.findings import Level, Transition
-from opsctl.base.statements import quote
+from opsctl.base.statements import quote, state
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alert_channels import EmailTable
 from opsctl.settings.alerts import AlertSettings
@@ -39,7 +39,9 @@ def load_changes() -> list[AlertTransition]:
         before, was = Level(fields.pop("before", "ok")), fields.pop("was", "")
         minutes, to = fields.pop("minutes", 0), tuple(fields.pop("to", ()))
         lists = {name: tuple(fields.pop(name, ())) for name in ("evidence", "done")}
+        says = state(fields.pop("kind"), **fields.pop("facts")) if "kind" in fields else None
         finding = make_finding(**{**fields, **lists, "level": Level(fields["level"])})
+        finding = replace(finding, says=says) if says else finding
         transition = Transition(id=f"{number:012}.1", finding=finding, before=before, at=AT)
         changes.append(
             AlertTransition(

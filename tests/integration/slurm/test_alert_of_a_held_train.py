@@ -73,7 +73,7 @@ def test_second_equal_failure_makes_one_alert_whose_command_works(
     assert ("held" in status) is (state == "t is held")
 
     (trains.place / "own" / "repaired").touch()
-    [command] = re.findall(r"opsctl (release t|launch \S+) after the repair", read_alerts(trains))
+    [command] = re.findall(r"After the repair: opsctl (release t|launch \S+)", read_alerts(trains))
     trains.opsctl(*shlex.split(command))
     assert "critical" not in trains.opsctl("status", "t"), "the alert ends at once"
     verb = "released" if command.startswith("release") else "launched again"

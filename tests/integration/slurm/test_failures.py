@@ -211,7 +211,7 @@ def test_train_with_a_bug_is_held_with_its_age(slurm: Sandbox) -> None:
             "t is held: ",
             "an error in the training program",
             "KeyError: 'learning_rate'",
-            "held what is queued of t",
+            "held the queued tasks of t",
             "opsctl release t",
         ):
             assert words in mail, (words, mail)

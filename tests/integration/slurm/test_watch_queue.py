@@ -145,7 +145,7 @@ def test_train_cancelled_with_scancel_is_critical(trains: Trains, app: CountedAp
     (array,) = trains.arrays()
     run_slurm(slurm, "scancel", array)
     until(lambda: not trains.rows())
-    assert status(cycle(app)) == (Level.CRITICAL, "t is neither running nor scheduled to run")
+    assert status(cycle(app)) == (Level.CRITICAL, "t has stopped: no task runs, and none is queued")
 
 
 def test_job_started_by_hand_counts_for_the_train(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
@@ -257,7 +257,7 @@ def test_cycle_of_a_team_mate_records_nothing(trains: Trains, app: CountedApp, s
     cycle(app, "held")
     before = (app.alerting.site.alerts / "ledger.json").read_text()
     text = as_user(65534, 65534, lambda: trains.opsctl("watch", "slurm_status"))
-    assert "t is neither running nor scheduled to run" in text
+    assert "t has stopped: no task runs, and none is queued" in text
     assert "told:" not in text
     assert (app.alerting.site.alerts / "ledger.json").read_text() == before
 
@@ -334,7 +334,7 @@ def test_resident_watch_repeats_until_interrupted(trains: Trains, slurm: Sandbox
         watch.send_signal(signal.SIGINT)
         watch.stdout.read()
     assert watch.wait() == 130
-    assert sum("is neither running nor scheduled to run" in line for line in lines) >= 2
+    assert sum("has stopped: no task runs, and none is queued" in line for line in lines) >= 2
     assert sum(line.startswith("changed: ") for line in lines) == 1
 
 
@@ -351,7 +351,7 @@ def test_nagios_output_changes_nothing(trains: Trains, app: CountedApp, slurm: S
     assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 findings"
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"
+    assert "CRITICAL - t has stopped: no task runs" in trains.opsctl(*words, app=app).splitlines()[0]
     assert not (app.alerting.site.alerts / "ledger.json").exists()
     assert not (trains.run().logs / "pulse.log").exists()
     trains.opsctl("watch", "slurm_status", "--dry-run", app=app)

@@ -58,7 +58,7 @@ def test_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
     train.wait()
     first = cycle(app)
     assert list_transitions(first) == [("slurm_status/gpt", Level.CRITICAL)]
-    assert find_finding(first, "slurm_status/gpt").summary == "gpt is neither running nor scheduled to run"
+    assert find_finding(first, "slurm_status/gpt").summary == "gpt has stopped: no task runs, and none is queued"
     clock.ahead = timedelta(minutes=10)
     assert list_transitions(cycle(app)) == []
     clock.ahead = timedelta(minutes=20)
@@ -110,7 +110,7 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     report = cycle(app)
     assert list_transitions(report) == [("hang/gpt", Level.CRITICAL)]
     finding = find_finding(report, "hang/gpt")
-    hang = rf"{array}_1.0 hangs: training, step 10, no sign of life for 11m( \d+s)? \(limit 10m\)"
+    hang = rf"gpt hangs: no sign of life for 11m( \d+s)? \(limit 10m\), training, step 10, attempt {array}_1.0"
     assert re.fullmatch(hang, finding.summary), finding.summary
     node = train.task(1).nodes
     assert re.match(rf"1 rank \(node {node}: 1\) in read_batch at", finding.evidence[0])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from opsctl.alerts.message import MAX_EVIDENCE_LINES, MAX_SUBJECT_CHARS
+from opsctl.alerts.message import MAX_EVIDENCE_LINES, MAX_SUBJECT_CHARS, render_single
 from opsctl.watchdogs import WATCHDOGS
-from tests.support.alert_corpus import PLACE, RENDERERS, list_messages, load_changes, render_corpus
+from tests.support.alert_corpus import PLACE, RENDERERS, RULES, list_messages, load_changes, render_corpus
 
 
 @pytest.mark.parametrize("kind", RENDERERS)
@@ -15,6 +15,11 @@ def test_messages_match_the_corpus(kind):
 
 def test_corpus_has_an_alert_of_every_watchdog():
     assert {change.transition.finding.key.partition("/")[0] for change in load_changes()} >= set(WATCHDOGS)
+
+
+def test_every_subject_names_its_train():
+    for change in load_changes():
+        assert change.transition.finding.train in render_single(change, RULES).subject
 
 
 def test_every_message_fits_a_phone():

@@ -96,7 +96,7 @@ def test_kept_faulty_node_asks_for_a_decision() -> None:
     summary = "tr11 continues with node002, too few other nodes: 1_1.0: gpu: fell off"
     kept = replace(LOST, level="critical", kind="failures.continues_with", summary=summary)
     found = headline(running(alerts=(kept,)))
-    assert (found.tone, found.text) == (Tone.AMBER, "Continues with node002, too few other nodes")
+    assert (found.tone, found.text) == (Tone.AMBER, "Continues with node002, for lack of other nodes")
 
 
 def test_summary_names_the_train_and_the_rest(site: DashSite) -> None:
@@ -334,7 +334,7 @@ def test_one_lost_node_is_one_row() -> None:
         LOST, train="llama", key="failures/llama/5_1.0", summary="llama continues without node002: 5_1.0: x"
     )
     (group,) = group_alerts([LOST, other])
-    assert group.title == "tr11, llama: went on without node002"
+    assert group.title == "tr11, llama: continues without node002"
     assert group.open_keys == ("failures/tr11/1_1.0", "failures/llama/5_1.0")
 
 

@@ -76,12 +76,12 @@ def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
     quarantine_node(bench)
     [finding] = bench.judge_all("failures")
     assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
-    literal = "gpt continues without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
-    assert finding.summary == literal
+    says = "uncorrectable memory error of a GPU (node003, rank 5)"
+    assert finding.summary == f"gpt continues without node003: gpu: {says} (attempt 7_1.0)"
     assert finding.evidence == (CAUSE.evidence[0], "3 ranks say the same")
     assert finding.done == ("excluded node003",)
     assert finding.remedy.startswith("Reset the GPU; replace the GPU if the error returns")
-    assert finding.remedy.endswith(". opsctl why gpt; opsctl health node003")
+    assert finding.remedy.endswith(" Details: opsctl why gpt. Check the node: opsctl health node003")
     assert finding.is_certain
 
 
@@ -102,7 +102,7 @@ def test_node_without_replacement_is_critical(bench: Bench) -> None:
     [finding] = judge(bench)
     assert (finding.level, finding.summary.partition(":")[0]) == (
         Level.CRITICAL,
-        "gpt continues with node003, too few other nodes",
+        "gpt continues with node003, for lack of other nodes",
     )
 
 
@@ -110,7 +110,7 @@ def test_repeated_failure_of_a_node_is_reported_once(bench: Bench) -> None:
     quarantine_node(bench, excluded=False)
     quarantine_node(bench, excluded=False, attempt="7_2.0")
     [finding] = judge(bench)
-    assert (finding.key, finding.summary.split(": ")[1]) == ("failures/gpt/7_1.0", "7_2.0")
+    assert (finding.key, finding.summary.rpartition(" ")[2]) == ("failures/gpt/7_1.0", "7_2.0)")
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_alert_of_a_held_train_fits_the_queue(bench: Bench, waiting: int, summar
         finalize(bench, "hold-queued" if number == 2 else "continue", attempt=attempt)
     [finding] = failures(bench.run, bench.journal.events(), bench.clock.now(), waiting=waiting)
     assert finding.summary == summary.format(cause=cause)
-    assert f"{command.format(config=bench.run.config)} after the repair" in finding.remedy
-    assert finding.done == (("held what is queued of gpt",) if waiting else ())
+    assert f"After the repair: {command.format(config=bench.run.config)}" in finding.remedy
+    assert finding.done == (("held the queued tasks of gpt",) if waiting else ())
 
 
 def test_held_train_is_reported_after_a_duplicate_is_dropped(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_lost_node_and_hold_are_reported_once(bench: Bench) -> None:
     quarantine_node(bench)
     finalize(bench, "hold-queued")
     [finding] = judge(bench)
-    assert (finding.level, finding.done) == (Level.CRITICAL, ("excluded node003", "held what is queued of gpt"))
+    assert (finding.level, finding.done) == (Level.CRITICAL, ("excluded node003", "held the queued tasks of gpt"))
 
 
 def test_names_of_files_are_read_in_quoted_lines_only(bench: Bench) -> None:

@@ -69,9 +69,9 @@ def test_limit_of_a_phase_comes_from_the_heartbeat(running: Bench, phase: Phase,
     finding = running.judge("hang", after=minutes(2))
     assert (finding.level, finding.summary) == (
         Level.CRITICAL,
-        f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)",
+        f"gpt hangs: no sign of life for 31m (limit 30m), {phase}, step 9, attempt 7_1.0",
     )
-    assert finding.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
+    assert finding.fix.commands == (("opsctl", "stacks", "gpt"), ("opsctl", "cancel", "gpt_1"))
 
 
 def test_heartbeat_of_an_earlier_attempt_is_ignored(running: Bench, minutes: Minutes) -> None:

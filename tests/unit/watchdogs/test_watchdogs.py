@@ -78,7 +78,8 @@ def test_missing_tick_is_reported(bench: Bench) -> None:
     (driver.parent / "last-tick").write_text(f"{T0.timestamp():.0f}\n")
     assert bench.judge("cron_alive", after=timedelta(minutes=29)).level is Level.OK
     finding = bench.judge("cron_alive", after=timedelta(minutes=2))
-    assert (finding.level, finding.summary) == (Level.CRITICAL, "cron: no tick for 31 min (limit 30 min)")
+    assert finding.level is Level.CRITICAL
+    assert finding.summary.endswith(": no tick for 31 min (limit 30 min)")
     (driver / "wanted.json").unlink()
     assert bench.judge("cron_alive").level is Level.OK
 
