@@ -79,28 +79,9 @@ def mail_server():
 def certificate(tmp_path_factory):
     """A directory with a self-signed certificate for localhost and its key."""
     place = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-keyout",
-            str(place / "key.pem"),
-            "-out",
-            str(place / "cert.pem"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = f"-addext subjectAltName=DNS:localhost -keyout {place}/key.pem -out {place}/cert.pem"
+    subprocess.run(f"{request} {names}".split(), check=True, capture_output=True)
     return place
 
 

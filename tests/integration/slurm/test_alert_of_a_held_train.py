@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,17 +12,7 @@ from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal, actor
 from tests.support.trains import Trains, trains_on, until
 
-TRAINER = """
-first=$(cat "$1/saved" 2>/dev/null || echo 0)
-for step in $(seq $((first + 1)) 12); do
-    echo " iteration $step/ 60 | lm loss: 2.0E+00 |"
-    if [ "$step" = 10 ] && [ "$first" = 0 ]; then echo 10 >"$1/saved"; exit 1; fi
-done
-if [ -e "$1/repaired" ]; then sleep 60; fi
-echo "Traceback (most recent call last):"
-echo "KeyError: 'image'"
-exit 1
-"""
+TRAINER = Path(__file__).with_name("fails_until_repaired.sh").read_text()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from opsctl.alerts.message import MAX_LISTED_IN_STORM, MAX_SUBJECT_CHARS, render
 from opsctl.base.findings import Level, Transition
 from opsctl.base.statements import quote
 from opsctl.settings.alerts import AlertSettings
+from tests.support.cases import read_table
 from tests.unit.alerts.conftest import Clock, finding
 
 AT = Clock().now() + timedelta(hours=3)
@@ -40,34 +41,7 @@ def test_critical_message():
     )
     assert message.subject == "[jz] CRITICAL: gpt: nothing of it runs or waits"
     assert (message.id, message.root) == ("0123456789ab.1", "0123456789ab.1")
-    assert (
-        message.body
-        == """\
-CRITICAL: nothing of it runs or waits
-
-train:    gpt
-node:     node003
-since:    2026-01-01 04:00 CET (03:00 UTC)
-before:   ok: task 3 runs
-
-Evidence
-  squeue: nothing
-  sacct: 12_3 COMPLETED 0:0
-
-Done by opsctl
-  cancelled nothing
-
-What to do now
-  opsctl launch gpt
-  acknowledge:  opsctl alerts ack 'slurm_status/gpt' --reason ...
-  silence:      opsctl alerts silence 'slurm_status/gpt' --for 4h --reason ...
-
-Links
-  https://hub/gpt?k=slurm_status%2Fgpt
-
-slurm_status/gpt, incident 0123456789ab, message 0123456789ab.1
-"""
-    )
+    assert message.body == read_table(__file__, "critical_body")
 
 
 def test_resolved_message_has_previous_level_and_time():
@@ -76,19 +50,7 @@ def test_resolved_message_has_previous_level_and_time():
     message = render_with(change, root="0123456789ab.1", time_zone="America/New_York")
     assert message.subject == "[opsctl] RESOLVED: gpt: task 4 runs on node[001-002]"
     assert message.root == "0123456789ab.1"
-    assert (
-        message.body
-        == """\
-RESOLVED: task 4 runs on node[001-002]
-
-train:    gpt
-over at:  2025-12-31 22:00 EST (2026-01-01 03:00 UTC)
-lasted:   1h 30m, since 2025-12-31 20:30 EST (2026-01-01 01:30 UTC)
-before:   critical: nothing of it runs or waits
-
-slurm_status/gpt, incident 0123456789ab, message 0123456789ab.2
-"""
-    )
+    assert message.body == read_table(__file__, "resolved_body")
 
 
 def test_transition_has_its_label():
