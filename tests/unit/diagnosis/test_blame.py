@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from opsctl.diagnosis.causes import CauseKind, causes
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.guard.end_record import Action
 from opsctl.nodes.health.node_state import Health, Verdict
+from tests.support.cases import read_cases
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "failures" / "tuning.jsonl"
 INNOCENT = (
@@ -71,38 +73,12 @@ def test_healthy_check_acquits_without_repeats(kind: CauseKind, cause: str, accu
     assert not judge_accusation(kind, cause, looked).is_convicted
 
 
-@pytest.mark.parametrize(
-    ("kind", "cause", "accusation", "is_convicted"),
-    [
-        (CauseKind.GPU, "gpu-ecc", WITHOUT_GPUS, False),
-        (CauseKind.GPU, "gpu-ecc", replace(WITHOUT_GPUS, repeats=2), True),
-        (CauseKind.GPU, "cuda-error", WITHOUT_GPUS, False),
-        (CauseKind.NODE, "node-failure", WITHOUT_GPUS, False),
-        (CauseKind.GPU, "gpu-ecc", ACCUSED, False),
-        (CauseKind.GPU, "gpu-ecc", replace(ACCUSED, repeats=2), True),
-        (CauseKind.GPU, "gpu-ecc", replace(ACCUSED, repeats=2, crowd=2), False),
-        (CauseKind.GPU, "gpu-ecc", replace(FAULTY, crowd=9), True),
-        (CauseKind.GPU, "gpu-ecc", replace(ACCUSED, is_lost=True), False),
-        (CauseKind.GPU, "gpu-ecc", HEALTHY, False),
-        (CauseKind.GPU, "gpu-ecc", replace(HEALTHY, repeats=2), True),
-        (CauseKind.NODE, "node-failure", ACCUSED, False),
-        (CauseKind.NODE, "node-failure", replace(ACCUSED, is_lost=True), True),
-        (CauseKind.NODE, "node-failure", replace(ACCUSED, is_lost=True, crowd=2), True),
-        (CauseKind.NODE, "node-failure", replace(HEALTHY, is_lost=True), False),
-        (CauseKind.NODE, "node-kernel", replace(ACCUSED, is_lost=True), False),
-        (CauseKind.GPU, "gpu-memory-taken", ACCUSED, False),
-        (CauseKind.GPU, "gpu-memory-taken", FAULTY, True),
-        (CauseKind.GPU, "gpu-memory-taken", replace(ACCUSED, repeats=2), False),
-        (CauseKind.GPU, "gpu-memory-taken", replace(ACCUSED, repeats=3), True),
-        (CauseKind.NETWORK, "infiniband", replace(ACCUSED, voices=9), False),
-        (CauseKind.NETWORK, "infiniband", replace(ACCUSED, voices=9, is_cut_off=False), False),
-        (CauseKind.NETWORK, "infiniband", replace(ACCUSED, voices=1, is_cut_off=True), False),
-        (CauseKind.NETWORK, "infiniband", replace(ACCUSED, voices=2, is_cut_off=True), True),
-        (CauseKind.NETWORK, "infiniband", FAULTY, True),
-    ],
-)
-def test_evidence_convicts(kind: CauseKind, cause: str, accusation: Accusation, is_convicted: bool) -> None:
-    assert judge_accusation(kind, cause, accusation).is_convicted is is_convicted
+@pytest.mark.parametrize(*read_cases(__file__, "evidence_convicts", kind=lambda name: CauseKind[name]))
+def test_evidence_convicts(kind: CauseKind, cause: str, accusation: dict[str, Any], is_convicted: bool) -> None:
+    known = {"WITHOUT_GPUS": WITHOUT_GPUS, "ACCUSED": ACCUSED, "FAULTY": FAULTY, "HEALTHY": HEALTHY}
+    changes = {name: value for name, value in accusation.items() if name != "of"}
+    judged = judge_accusation(kind, cause, replace(known[accusation["of"]], **changes))
+    assert judged.is_convicted is is_convicted
 
 
 @given(kind=st.sampled_from(CauseKind), cause=st.sampled_from(NAMES))
