@@ -105,7 +105,7 @@ class SimulatedRun:
     """One run, moved forward attempt by attempt. In the end, `effective_h` and the hours of `lost` are `wall_h`."""
 
     setup: SimulationSetup
-    seed: int
+    seed: int = field(compare=False)
     now: float = 0.0
     effective_h: float = 0.0
     failures: int = 0
@@ -120,10 +120,10 @@ class SimulatedRun:
     """Time left of the running task; 0 if the next attempt needs a new task."""
     spares_left: int = 0
     """Unused spare nodes of the running task."""
-    failing: Random = field(init=False)
-    kinds: Random = field(init=False)
-    waits: Random = field(init=False)
-    places: Random = field(init=False)
+    failing: Random = field(init=False, compare=False)
+    kinds: Random = field(init=False, compare=False)
+    waits: Random = field(init=False, compare=False)
+    places: Random = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         # One random stream per purpose, so that a change of one figure does not change the other draws.

@@ -137,7 +137,7 @@ def test_broken_node_without_the_guard_waits_for_a_person() -> None:
 
 def test_range_excludes_a_tenth_on_either_side() -> None:
     outcome = run(SimulationSetup(nodes=8, days=1), 1)[0]
-    result = summary([replace(outcome, wall_h=1.0, effective_h=share / 100) for share in range(101)])
+    result = summary([replace(outcome, effective_h=share * outcome.wall_h / 100) for share in range(101)])
     assert (result.low, result.mean, result.high) == (pytest.approx(0.1), pytest.approx(0.5), pytest.approx(0.9))
 
 
