@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
@@ -89,8 +90,6 @@ def _request(
 def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:
     sizes = {}
     for path in paths:
-        try:
+        with suppress(FileNotFoundError):
             sizes[path.name] = path.lstat().st_size
-        except FileNotFoundError:
-            continue
     return sizes

@@ -32,7 +32,6 @@ from opsctl.diagnosis.weigh_event import (
     PATTERNS,
     count_ordinary,
     goes_on,
-    is_in_doubt,
     is_only_printed,
     is_survived,
     is_uncaught,
@@ -135,6 +134,8 @@ def find_root_cause(
         )
     cause = _refine(chosen, is_running=iteration is not None)
     culprit = _find_culprit(chosen, events)
+    # Programs survive exceptions of Python most often.
+    doubt_lines = MIN_ORDINARY_LINES // 2 if chosen.cause.weight is Weight.ERROR else 2 * MIN_ORDINARY_LINES
     diagnosis = Diagnosis(
         kind=cause.kind,
         cause=cause.name,
@@ -153,7 +154,7 @@ def find_root_cause(
         iteration=iteration,
         voices=_find_voices(events, culprit.node),
         also_on=_find_other_nodes(chosen, culprit.node, events),
-        sure=Confidence.POSSIBLE if is_in_doubt(chosen) or not _is_end(chosen, events) else cause.sure,
+        sure=Confidence.POSSIBLE if goes_on(chosen, doubt_lines) or not _is_end(chosen, events) else cause.sure,
         link=cause.link,
     )
     return _compare_with_previous(before, diagnosis)

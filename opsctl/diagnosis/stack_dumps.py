@@ -114,9 +114,6 @@ class StackGroup:
     def is_known(self) -> bool:
         return bool(self.stacks[0].frames)
 
-    def __str__(self) -> str:
-        return self.describe()
-
     def describe(self, *, no_stack: str = NO_STACK) -> str:
         """Return such as `2 ranks (node r10i6n5: 4-5) in broadcast at engine.py:540`."""
         place = f"{'in ' * self.is_known}{self.spot.describe(no_stack=no_stack)}"
@@ -175,7 +172,7 @@ PY_SPY_READS = frozenset({"R", "S", "D", "T", "t"})
 
 def render_stacks(stacks: Sequence[Stack], *, ranks: int | None = None) -> list[str]:
     """Return a line on the ranks that did not answer, then a line for each group. `ranks` is the number of ranks."""
-    lines = [str(group) for group in group_stacks(stacks)]
+    lines = [group.describe() for group in group_stacks(stacks)]
     lines += [PTRACE] if any(stack.refused for stack in stacks) else []
     missing = (ranks or 0) - len(stacks)
     if missing <= 0:

@@ -93,10 +93,5 @@ def count_ordinary(event: LogEvent, end: int | None) -> int:
 
 
 def goes_on(event: LogEvent, least: int = 2 * MIN_ORDINARY_LINES) -> bool:
-    """Return whether the log goes on for long behind an event, or with a further run: a program survived it."""
+    """Return whether the log has `least` ordinary lines behind an event, or a further run: a program survived it."""
     return event.offset < event.last_start or count_ordinary(event, event.end) >= least
-
-
-def is_in_doubt(event: LogEvent) -> bool:
-    """Return whether a program may have survived an event. It survives exceptions of Python most often."""
-    return goes_on(event, MIN_ORDINARY_LINES // 2 if event.cause.weight is Weight.ERROR else 2 * MIN_ORDINARY_LINES)

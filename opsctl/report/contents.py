@@ -227,8 +227,7 @@ def add_up(
 ) -> Report:
     """Return the report of `window.since` to `window.until`. Earlier steps count as done before."""
     parts = [attempt.span.log for attempt in attempts]
-    is_stepless = summary.counts_epochs
-    if not is_stepless and (missing := find_missing_steps(parts, log_interval(parts))):
+    if not summary.counts_epochs and (missing := find_missing_steps(parts, log_interval(parts))):
         notes = [*notes, f"{missing:,} steps are missing in the log; the report assumes the usual time for them"]
         confidence = _lower(confidence, missing / max(1, sum(len(part) for part in parts)))
     if window.until < window.end:
@@ -246,7 +245,7 @@ def add_up(
         if spans_of[number] or _is_inside(attempt.span, window)
     ]
     last = summary.last or Iteration(step=0)
-    count = _count_epochs if is_stepless else int
+    count = _count_epochs if summary.counts_epochs else int
     curves = {name: points for name, curve in summary.curves.items() if (points := curve.points(count))}
     highest_steps = [max(part.steps) for part in parts if len(part)]
     step_seconds = [
@@ -264,11 +263,11 @@ def add_up(
         last_step=None if last.last is None else count(last.last),
         tokens=last.tokens,
         samples=last.consumed_samples,
-        step_s=median(step_seconds) if step_seconds and not is_stepless else None,
+        step_s=median(step_seconds) if step_seconds and not summary.counts_epochs else None,
         tflops=median(point.mean for point in curves["tflops"]) if "tflops" in curves else None,
         loss=summary.loss.points(count),
         curves=curves,
-        unit="epoch" if is_stepless else "step",
+        unit="epoch" if summary.counts_epochs else "step",
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
         restarts=len({span.before for span in spans if span.bucket is Bucket.RESTART}),
