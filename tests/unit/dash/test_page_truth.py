@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opsctl.base.model import JobState, Node
-from opsctl.base.statements import Statement, state
+from opsctl.base.statements import state
 from opsctl.dash.alert_groups import group_alerts
 from opsctl.dash.collect_site import WatchAge, collect_site
 from opsctl.dash.disk_forecast import is_worth_showing
@@ -169,10 +169,7 @@ def test_end_is_never_empty() -> None:
     assert figures(status("ended", progress=progress()))["Ends"][0] == "No ETA: ended"
 
 
-@pytest.mark.parametrize(
-    ("share", "is_finished", "text"),
-    [(0.99999, False, "99.9 %"), (1.0, False, "99.9 %"), (0.6069, False, "60.6 %"), (1.0, True, "100 %")],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "progress_is_rounded_down"))
 def test_progress_is_rounded_down(share: float, text: str, *, is_finished: bool) -> None:
     assert format_progress(share, is_finished=is_finished) == text
 
@@ -338,17 +335,9 @@ def test_one_lost_node_is_one_row() -> None:
     assert group.open_keys == ("failures/tr11/1_1.0", "failures/llama/5_1.0")
 
 
-@pytest.mark.parametrize(
-    ("part", "is_shown"),
-    [
-        (state("disk.full", resource="bytes", hours=2_800_220, rate="606 KiB"), False),
-        (state("disk.full", resource="inodes", hours=2163, rate="177,383"), True),
-        (state("disk.grows", train="tr11", size_bytes=7, inodes=2, every_s=9.0), False),
-        (state("disk.grows", train="tr11", size_bytes=2 << 40, inodes=20, every_s=5400.0), True),
-    ],
-)
-def test_far_and_unmeasured_horizons_are_hidden(part: Statement, *, is_shown: bool) -> None:
-    assert is_worth_showing(part) is is_shown
+@pytest.mark.parametrize(*read_cases(__file__, "far_and_unmeasured_horizons_are_hidden"))
+def test_far_and_unmeasured_horizons_are_hidden(kind: str, facts: dict[str, Any], *, is_shown: bool) -> None:
+    assert is_worth_showing(state(kind, **facts)) is is_shown
 
 
 def test_page_says_what_was_found_instead_of_a_checkpoint() -> None:

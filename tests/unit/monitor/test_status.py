@@ -28,7 +28,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import RequestKind, Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 from tests.support.findings import make_finding
 from tests.support.made_events import make_diagnosed
 
@@ -299,16 +299,8 @@ def test_lines_fit_the_terminal(run: RunDir, width: int) -> None:
 
 def test_open_alerts_are_shown_worst_first(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(warning_looks=1))
-    ledger.record(
-        [
-            make_finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
-            make_finding("hang/gpt", Level.CRITICAL, "no step for 2 h", train="gpt", is_certain=True),
-            make_finding(
-                key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True
-            ),
-            make_finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
-        ]
-    )
+    rows = read_table(__file__, "findings")
+    ledger.record([make_finding(**{**fields, "level": Level(fields["level"])}, is_certain=True) for fields in rows])
     ledger.ack("loss/gpt", "on it")
     alerts = open_alerts(LedgerFiles(ledger.site), NOW)
     status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
