@@ -31,6 +31,7 @@ _MAX_PROCESS_BYTES = 512 << 20
 _MAX_ANSWER_BYTES = 64 << 20
 _MAX_REASON_CHARS = 500
 _GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
+_ARGV, _PIPE = (sys.executable, "-P", "-m", "opsctl.trainer.chat_template"), subprocess.PIPE
 _IDLE: list[subprocess.Popen[bytes]] = []
 """Processes that wait for a conversation. They end with this one."""
 
@@ -62,7 +63,8 @@ class ChatTemplate:
 
 def _ask(request: Mapping[str, Any]) -> Any:
     """Return the answer of a process to a request. Raises TemplateFailed, also if the process ends."""
-    process, answer = _IDLE.pop() if _IDLE else _start(), b""
+    process = _IDLE.pop() if _IDLE else subprocess.Popen(_ARGV, stdin=_PIPE, stdout=_PIPE, stderr=subprocess.DEVNULL)
+    answer = b""
     assert process.stdin
     assert process.stdout
     try:
@@ -82,11 +84,6 @@ def _ask(request: Mapping[str, Any]) -> Any:
     return answered
 
 
-def _start() -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-P", "-m", "opsctl.trainer.chat_template"]
-    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-
 def _explain_end(code: int) -> str:
     if code == -signal.SIGPROF:
         return f"takes more than {_MAX_RENDER_S:g} s for a conversation"
@@ -100,7 +97,8 @@ class _Template:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
-        environment.filters |= {"tojson": _to_json, "learnt": lambda text: f"{_BEGIN}{text}{_END}"}
+        to_json = functools.partial(json.dumps, ensure_ascii=False)  # Jinja's own escapes HTML
+        environment.filters |= {"tojson": to_json, "learnt": lambda text: f"{_BEGIN}{text}{_END}"}
         environment.globals["raise_exception"] = _raise
         # {% generation %}, an addition of transformers, surrounds what the assistant writes.
         self._marks = bool(_GENERATION.search(source))
@@ -151,10 +149,6 @@ def _take_marks(text: str) -> tuple[str, list[Span]]:
     return "".join(parts), list(zip(places[:-1:2], places[1::2], strict=False))
 
 
-def _to_json(value: Any, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, **options)  # Jinja's own escapes HTML
-
-
 class _TemplateRefused(TemplateError):
     """A template called raise_exception()."""
 
@@ -187,17 +181,12 @@ def _limit_time() -> None:
     signal.setitimer(signal.ITIMER_PROF, _MAX_RENDER_S)
 
 
-def _limit_process() -> None:
+def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, with which this one ends
-    for kind, limit in ((resource.RLIMIT_AS, _MAX_PROCESS_BYTES), (resource.RLIMIT_CORE, 0)):
-        hard = resource.getrlimit(kind)[1]
-        least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (least, least))
-
-
-def main() -> None:
-    _limit_process()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = _MAX_PROCESS_BYTES if hard == resource.RLIM_INFINITY else min(_MAX_PROCESS_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for line in sys.stdin.buffer:
         _limit_time()
         sys.stdout.buffer.write(json.dumps(_answer(line)).encode() + b"\n")

@@ -71,7 +71,7 @@ def _list_trains(app: App) -> tuple[Sequence[RunDir], str]:
     try:
         return all_trains(app.root), ""
     except OpsctlError as error:
-        return recall(WatchdogMemory(app.site_dir.path / "watch"), app.root), error.message
+        return recall(WatchdogMemory(app.site_dir.path / "watch"), app.root)[0], error.message
 
 
 def _spent(train: str, report: Report) -> Iterator[MetricSample]:

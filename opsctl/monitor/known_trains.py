@@ -1,6 +1,7 @@
 """The trains to watch: all below the root, or while the root cannot be listed, those that were listed last."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from opsctl.alerts.transitions import SITE_ROOT
@@ -11,18 +12,36 @@ from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchdogMemory
 
 MAX_REMEMBERED = 10_000
-_PLACE = ("site", "trains")
+_PLACE, _COPY = ("site", "trains"), ("site", "root")
 
 
-def remember(memory: WatchdogMemory, runs: Sequence[RunDir]) -> None:
-    memory.write(*_PLACE, {"names": [run.name for run in runs[:MAX_REMEMBERED]]})
+def remember(memory: WatchdogMemory, root: Path, runs: Sequence[RunDir]) -> None:
+    """Remember the list; also outside of the root, since a root that is gone takes with it what lies there."""
+    fields = {"names": [run.name for run in runs[:MAX_REMEMBERED]], "inode": _read_inode(root)}
+    memory.write(*_PLACE, fields)
+    if memory.spare:
+        WatchdogMemory(memory.spare, memory.problems).write(*_COPY, fields)
 
 
-def recall(memory: WatchdogMemory, root: Path) -> list[RunDir]:
-    """Return the trains that were listed last. A train that has been removed since may be among them."""
-    names = memory.read(*_PLACE).get("names")
+def recall(memory: WatchdogMemory, root: Path) -> tuple[list[RunDir], object]:
+    """Return the trains that were listed last, perhaps removed since, and the inode of the root that had them."""
+    fields = memory.read(*_PLACE) or (WatchdogMemory(memory.spare).read(*_COPY) if memory.spare else {})
+    names = fields.get("names")
     known = names[:MAX_REMEMBERED] if isinstance(names, list) else []
-    return [RunDir(root / name) for name in known if isinstance(name, str) and NAME.fullmatch(name)]
+    runs = [RunDir(root / name) for name in known if isinstance(name, str) and NAME.fullmatch(name)]
+    return runs, fields.get("inode")
+
+
+def find_other_root(known: Collection[RunDir], inode: object, root: Path, runs: Collection[RunDir]) -> str:
+    """Return why `root` is not the directory that had the `known` trains, such as one below a mount that is gone."""
+    is_other = bool(known and inode) and not any(run in known for run in runs) and inode != _read_inode(root)
+    return f"{root}: another directory than before: is the file system mounted?" if is_other else ""
+
+
+def _read_inode(root: Path) -> int:
+    with suppress(OSError):
+        return root.stat().st_ino
+    return 0
 
 
 def judge_root(problem: str, runs: Sequence[RunDir]) -> Finding:

@@ -1,5 +1,6 @@
 """Read what the watchdogs of a cycle need: the queue, the trains and the nodes, each once."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any, Protocol
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.transitions import SITE_ROOT, SITE_SLURM
-from opsctl.base.errors import OpsctlError
+from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, Node
 from opsctl.base.ports import Clock, Runner, Watchdog
@@ -18,7 +19,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.monitor.cycle_report import CycleProblems
-from opsctl.monitor.known_trains import judge_root, recall, remember
+from opsctl.monitor.known_trains import find_other_root, judge_root, recall, remember
 from opsctl.monitor.vanished import is_node_alert
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.commands import Slurm
@@ -74,13 +75,15 @@ class TrainReader:
         root = self.services.site.root_path
         if trains:
             return [RunDir(root / name) for name in sorted(set(trains))], []
-        runs = self.isolation.run({("root", "site"): partial(all_trains, root)})["root", "site"]
-        if isinstance(runs, Failed):
-            known = recall(memory, root)
-            self.problems.fail(f"{root} cannot be listed: {runs.why}")
-            return known, [judge_root(runs.why, known)]
+        answer = self.isolation.run({("root", "site"): partial(all_trains, root)})["root", "site"]
+        (known, inode), runs = recall(memory, root), [] if isinstance(answer, Failed) else answer
+        if problem := answer.why if isinstance(answer, Failed) else find_other_root(known, inode, root, runs):
+            self.problems.fail(f"{root} cannot be listed: {problem}")
+            return known, [judge_root(problem, known)]
+        # An entry that was a train, and is a link or a file now, is reported until it is gone.
+        runs += [run for run in known if run not in runs and os.path.lexists(run.path)]
         if self.acts:
-            remember(memory, runs)
+            remember(memory, root, runs)
         entry = read_levels(self.services.alerting).get(SITE_ROOT)
         return runs, [judge_root("", runs)] if entry and entry.level is not Level.OK else []
 
@@ -132,6 +135,8 @@ class TrainReader:
         return context, unreadable if self._watches("train") else []
 
     def _read_train(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
+        if why := run.why_no_train:
+            raise RunDirError(f"{run.path}: no train: {why}")
         config = parse(TrainSettings, read_toml(run.config), str(run.config))
         journal = self.services.journal(run)
         if jobs is None:

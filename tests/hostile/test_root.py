@@ -1,6 +1,7 @@
 """A root that cannot be listed, and settings files that others can write: critical or refused, never an empty list."""
 
 import os
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -15,16 +16,11 @@ from opsctl.state import trust
 from opsctl.state.files import list_names
 from opsctl.state.run_dir import RunDir
 from tests.hostile.conftest import Site, needs_squeue
+from tests.support.cases import read_cases
 from tests.support.hostile_users import MEMBER, OWNER, STRANGER
 
-COMMANDS = (
-    ("status",),
-    ("status", "--json"),
-    ("health",),
-    ("digest",),
-    ("publish",),
-    ("nodes",),
-)  # fmt: skip
+COMMANDS = ("status", "status --json", "health", "digest", "publish", "nodes")
+TRAIN = 'command = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n'
 
 
 @pytest.fixture
@@ -53,13 +49,45 @@ def test_full_root_is_critical(full, monkeypatch):
     assert samples["opsctl_root_up", None] == 0
     assert samples["opsctl_train_up", "tr11"] == 1
     for words in COMMANDS:
-        done = full.opsctl(*words)
+        done = full.opsctl(*words.split())
         assert isinstance(done.exception, Exception), (words, done.output)
     for name in os.listdir(full.root):
         if name.startswith("x"):
             os.unlink(full.root / name)
     [finding] = [finding for finding in Watch(services=build()).cycle().findings if finding.key == "root/site"]
     assert finding.level is Level.OK
+
+
+def change_listed_root(site: Site, aside: Path, change: str) -> None:
+    for name in ("tr11", "tr12"):
+        site.train(name).config.write_text(f'name = "{name}"\n{TRAIN}')
+    Watch(services=build()).cycle()
+    subprocess.run(["bash", "-ec", change], env={**os.environ, "root": str(site.root), "aside": str(aside)}, check=True)
+
+
+def read_levels() -> dict[str, str]:
+    return {finding.key: finding.level.value for finding in Watch(services=build()).cycle().findings}
+
+
+@pytest.mark.attack("a root that is gone, or is another one, hides the trains")
+@pytest.mark.parametrize(*read_cases(__file__, "lost"))
+def test_lost_root_is_critical(site, tmp_path, monkeypatch, change):
+    change_listed_root(site, tmp_path / "aside", change)
+    pings: list[str] = []
+    monkeypatch.setattr("opsctl.alerts.dispatch.ping", lambda _, kind, __: pings.append(kind.name))
+    expected = {"root/site": "critical", "train/tr11": "warning", "train/tr12": "warning"}
+    for _ in range(2):  # the first cycle leaves files there, which prove nothing
+        assert read_levels().items() >= expected.items()
+    assert "SUCCESS" not in pings
+
+
+@pytest.mark.attack("a train that is no longer one is forgotten")
+@pytest.mark.parametrize(*read_cases(__file__, "changed"))
+def test_changed_train_is_reported(site, tmp_path, change):
+    change_listed_root(site, tmp_path / "aside", change)
+    levels = read_levels()
+    assert levels["train/tr11"] == "warning"
+    assert "train/tr12" not in levels
 
 
 @needs_squeue
