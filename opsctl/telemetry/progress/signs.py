@@ -37,7 +37,7 @@ MEDIAN_STEPS = 50
 MAX_LISTED_SAVES = 64
 """Checkpoints of a directory that are looked at, the newest."""
 
-VALUE = re.compile(rb"(?i)(?:loss|acc(?:uracy)?|perplexity|ppl)\b['\"]?[ \t]{0,4}[:=]?[ \t]{0,4}[-+]?[\d.]")
+VALUE = re.compile(rb"(?i)(?:loss|acc(?:uracy)?|perplexity|ppl)\b['\"]?[ \t]{0,4}[:=]?[ \t]{0,4}['\"]?[-+]?[\d.]")
 MAX_LINE_CHARS = 2000
 
 

@@ -36,6 +36,11 @@ def test_missing_log_shows_nothing(run: RunDir) -> None:
     assert read_log_signs(run.main_log) == LogSigns()
 
 
+def test_numbers_in_quotes_are_values_of_an_epoch(run: RunDir) -> None:
+    run.main_log.write_text("{'loss': '2.1', 'learning_rate': '4e-05', 'epoch': '0.52'}\n")
+    assert read_log_signs(run.main_log).highest_epoch == 0.52
+
+
 def test_checkpoints_of_the_command_are_found(run: RunDir, tmp_path: Path) -> None:
     own = tmp_path / "elsewhere"
     settings = config("python", "train.py", "--save", str(own))
