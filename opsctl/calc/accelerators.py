@@ -90,12 +90,9 @@ def _read_figures(text: str) -> Accelerator:
     missing = [name for name in ("tflops", "memory_gb", "memory_tb_s", "link_gb_s") if name not in figures]
     try:
         numbers: dict[str, Any] = {name: float(value) for name, value in figures.items()}
-        whole: dict[str, Any] = {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
+        numbers |= {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
         if not missing and all(0 < number < 1e9 for number in numbers.values()):
-            own: dict[str, Any] = {"processors": 132}
-            own.update(numbers)
-            own.update(whole)
-            return Accelerator(name="own", generation=_known_generation(generation), **own)
+            return Accelerator(name="own", generation=_known_generation(generation), **{"processors": 132, **numbers})
     except (TypeError, ValueError):
         pass
     reason = f"{', '.join(missing)} not given" if missing else "a figure is not known or no number above 0"

@@ -64,15 +64,8 @@ class ModelShape:
     latent: LatentAttention | None = None
 
     def __post_init__(self) -> None:
-        problems = list(
-            not_positive(
-                layers=self.layers,
-                hidden=self.hidden,
-                heads=self.heads,
-                vocabulary=self.vocabulary,
-                sequence=self.sequence,
-            )
-        )
+        sizes = {name: getattr(self, name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
+        problems = list(not_positive(**sizes))
         if not problems:
             problems.extend(_find_contradictions(self))
         refuse("model", problems)
@@ -115,11 +108,6 @@ def _find_contradictions(shape: ModelShape) -> Iterator[str]:
         yield f"active experts is {shape.active_experts}, needs to be between 1 and {shape.experts}"
     if shape.experts and shape.dense_layers >= shape.layers:
         yield f"dense layers is {shape.dense_layers}, needs to be below {shape.layers}"
-
-
-def _read_presets() -> dict[str, ModelShape]:
-    tables = read_package_table("calc/models.toml")
-    return {name: _shape(figures) for name, figures in tables.items()}
 
 
 def _shape(figures: dict[str, Any]) -> ModelShape:
@@ -209,7 +197,7 @@ def embedding_parameters(shape: ModelShape) -> int:
     return shape.vocabulary * shape.hidden
 
 
-PUBLISHED: dict[str, ModelShape] = _read_presets()
+PUBLISHED = {name: _shape(row) for name, row in read_package_table("calc/models.toml").items()}
 """The presets of models.toml by name."""
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 from opsctl.calc.error_bars import MEMORY_LIMITS
 from opsctl.calc.gpt_size import (
     ModelShape,
@@ -40,20 +41,8 @@ class Precision:
     """ZeRO's fp32 copy of the gradients of its partition."""
 
 
-PRECISIONS: dict[str, Precision] = {
-    "fp32": Precision(weights=4, gradients=4, optimizer=8, partition=0),
-    "fp16": Precision(weights=2, gradients=2, optimizer=12, partition=4),
-    "bf16": Precision(weights=2, gradients=4, optimizer=12, partition=0),
-    "bf16-optimizer": Precision(weights=2, gradients=6, optimizer=12, partition=0),
-    "bf16-pure": Precision(weights=2, gradients=2, optimizer=4, partition=0),
-    "fp8": Precision(weights=2, gradients=4, optimizer=12, partition=0),
-    "fp4": Precision(weights=2, gradients=4, optimizer=12, partition=0),
-}
-"""bf16: the documents' 18 bytes. fp16: 16-bit gradients. bf16-optimizer: DeepSpeed's BF16_Optimizer in BLOOM's
-settings, with 16-bit gradients and accumulated fp32 gradients. bf16-pure: no fp32 anywhere. fp8: products in fp8, and
-the weights twice, once transposed."""
-SHARDED_FP32 = Precision(weights=4, gradients=4, optimizer=8, partition=0)
-"""FSDP with mixed precision: gathers in 16 bits what it keeps in 32."""
+PRECISIONS = {name: Precision(**row) for name, row in read_package_table("calc/precisions.toml").items()}
+SHARDED_FP32 = PRECISIONS.pop("sharded-fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

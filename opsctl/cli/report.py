@@ -107,6 +107,8 @@ def page(report: Report) -> RenderableType:
         parts += [Text(""), make_table(causes, [f"  {first}", *others])]
     if report.attempts:
         parts += [Text(""), make_table(formats.attempt_rows(report), formats.ATTEMPT_COLUMNS)]
+    if report.drills:
+        parts += [Text(""), make_table(map(formats.drill_row, report.drills), formats.DRILL_COLUMNS)]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in report.notes))
 
 

@@ -11,6 +11,7 @@ from statistics import median
 
 from opsctl.base.nodesets import expand_if_list
 from opsctl.nodes.slow_nodes import NodeSpeed
+from opsctl.state.events import Drilled
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
 from opsctl.telemetry.progress.iteration import Iteration
@@ -155,6 +156,9 @@ class Report:
     confidence: Reliability = Reliability.HIGH
     node_speeds: Mapping[str, NodeSpeed] = field(default_factory=dict)
     """By node: its step times against those of its partners, over all trains. Only nodes with step times."""
+    save_s: float | None = None
+    """Mean time of a save, while training stood still; None without one."""
+    drills: tuple[Drilled, ...] = ()
     restarts: int = 0
     """How often the trainer was started again in its allocation."""
     mean_queue_s: float | None = None
@@ -235,7 +239,7 @@ def add_up(
     spans = list(
         _clip(account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end), window)
     )
-    buckets = _sum_buckets(spans)
+    buckets, saves = _sum_buckets(spans), sum(span.bucket is Bucket.CHECKPOINT for span in spans)
     spans_of: defaultdict[int | None, list[Span]] = defaultdict(list)
     for span in spans:
         spans_of[span.attempt].append(span)
@@ -270,6 +274,7 @@ def add_up(
         unit="epoch" if summary.counts_epochs else "step",
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
+        save_s=buckets[Bucket.CHECKPOINT] / saves if saves else None,
         restarts=len({span.before for span in spans if span.bucket is Bucket.RESTART}),
         mean_queue_s=_find_mean_queue(spans),
         causes=_list_causes(spans, attempts, [attempt.end_label for attempt, _ in reported]),

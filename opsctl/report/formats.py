@@ -1,7 +1,7 @@
 """A report as text, rows and JSON, shared by the terminal, Markdown and HTML. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_count, format_duration, format_percent, format_step_time, format_time
 from opsctl.report.contents import AttemptReport, Reliability, Report, sort_losses
+from opsctl.state.events import Drilled
 from opsctl.telemetry.progress.effective_time import Bucket
 
 _MEANINGS = read_package_table("report/meanings.toml")
@@ -133,11 +134,11 @@ def markdown(report: Report) -> str:
     for bucket, spent_s, share in shares(report):
         lines.append(f"| {bucket} | {format_duration(spent_s)} | {format_percent(share)} | {MEANING[bucket]} |")
     if len(report.causes) > 1:
-        lines += ["", f"| {' | '.join(CAUSE_COLUMNS)} |", "|---|---:|---:|---:|---|"]
-        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in cause_rows(report)]
+        lines += ["", render_rows(CAUSE_COLUMNS, cause_rows(report), "---|---:|---:|---:|---|")]
     if report.attempts:
-        lines += ["", f"| {' | '.join(ATTEMPT_COLUMNS)} |", "|---|---|---:|---|---|---|---:|---|"]
-        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in attempt_rows(report)]
+        lines += ["", render_rows(ATTEMPT_COLUMNS, attempt_rows(report), "---|---|---:|---|---|---|---:|---|")]
+    if report.drills:
+        lines += ["", render_rows(DRILL_COLUMNS, map(drill_row, report.drills))]
     if report.notes:
         lines += ["", *(f"> {_cell(note)}" for note in report.notes)]
     return "\n".join([*lines, "", f"Made {format_time(report.made)} by `opsctl report`.", ""])
@@ -174,6 +175,27 @@ def _attempt_row(attempt: AttemptReport, report: Report) -> tuple[str, ...]:
         format_duration(attempt.buckets[Bucket.EFFECTIVE]) if report.is_progress_known else "unknown",
         list_losses(attempt),
     )
+
+
+DRILL_COLUMNS = ("fault", "noticed", "cause", "action", "alert", "steps lost", "training after", "result")
+
+
+def drill_row(drilled: Drilled) -> tuple[str, ...]:
+    """Return a row of the score card."""
+    noticed, back = ("-" if time_s is None else f"{time_s:.0f} s" for time_s in (drilled.noticed_s, drilled.back_s))
+    to_whom = ", ".join(drilled.recipients or drilled.channels) or "nobody"
+    alert = f"{', '.join(drilled.alerts)} to {to_whom}" if drilled.alerts else "none"
+    lost = "-" if drilled.steps_lost is None else str(drilled.steps_lost)
+    result = f"wrong: {', '.join(drilled.wrong)}" if drilled.wrong else "right"
+    if drilled.why:
+        result = f"not drilled: {drilled.why}"
+    return drilled.fault, noticed, drilled.cause or "none", drilled.action or "none", alert, lost, back, result
+
+
+def render_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], rule: str = "") -> str:
+    """Return a Markdown table. `rule` aligns the columns; by default, all to the left."""
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return "\n".join([f"| {' | '.join(columns)} |", f"|{rule or '---|' * len(columns)}", *lines])
 
 
 def _cell(text: str) -> str:

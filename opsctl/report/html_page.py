@@ -101,6 +101,8 @@ def render_page(report: Report) -> str:
         names=formats.ATTEMPT_COLUMNS,
         rows=rows[-MAX_ATTEMPT_ROWS:],
         earlier=max(0, len(rows) - MAX_ATTEMPT_ROWS),
+        drill_names=formats.DRILL_COLUMNS,
+        drills=list(map(formats.drill_row, report.drills)),
         made=format_time(report.made),
     )
 

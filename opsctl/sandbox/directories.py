@@ -10,8 +10,7 @@ import stat
 from pathlib import Path
 
 from opsctl.base.errors import SandboxError
-from opsctl.sandbox.loopback import choose_library_path, choose_network
-from opsctl.sandbox.loopback_library import build_library
+from opsctl.sandbox.loopback import build_library, choose_library_path, choose_network
 from opsctl.sandbox.record import Places, SandboxRecord
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 

@@ -1,17 +1,22 @@
-"""Inject faults into slurmd and slurmctld, by process id."""
+"""Faults: the table of shell lines for drills, the race and the soak; and faults of slurmd and slurmctld."""
 
 import logging
 import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from opsctl.base.errors import InputError, SandboxError
-from opsctl.base.ports import Clock
+from opsctl.base.ports import Clock, Runner
+from opsctl.base.tables import PACKAGE, read_package_table
 from opsctl.sandbox.daemons import start, wait_listening
 from opsctl.sandbox.members import end_members, find_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
 from opsctl.sandbox.start_failures import port_of
 
 log = logging.getLogger(__name__)
+SHELL = PACKAGE / "sandbox" / "faults.sh"
 
 
 class FaultKind(StrEnum):
@@ -81,3 +86,37 @@ def restart(record: SandboxRecord, daemon: SandboxDaemon, clock: Clock) -> None:
     port = port_of(record, daemon.name)
     assert port is not None, "only nodes and the controller are restarted"
     wait_listening(record, clock, daemon.name, port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault and what opsctl has to do about it; fault_table.toml explains the fields."""
+
+    name: str
+    says: str
+    source: str
+    touches: str
+    inject: str
+    undo: str = "true"
+    until_noticed: bool = False
+    lasts_s: float = 0
+    begins_s: float = 0
+    steps: int = 15
+    limit_s: float = 120
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    causes: tuple[str, ...] = ()
+    action: tuple[str, ...] = ("",)
+    alerts: tuple[str, ...] = ()
+    resumes: bool = False
+
+
+def read_faults() -> dict[str, Fault]:
+    """Return every fault, by its name."""
+    return {name: Fault(name=name, **row) for name, row in read_package_table("sandbox/fault_table.toml").items()}
+
+
+def run_lines(lines: str, variables: Mapping[str, str], runner: Runner) -> None:
+    """Run the lines with which a fault begins or ends. Raises SandboxError if they fail."""
+    done = runner.run(("bash", "-c", f'. "$0" && {lines}', str(SHELL)), timeout=60, env=variables)
+    if done.code:
+        raise SandboxError(f"{lines}: {done.err.strip() or f'exit code {done.code}'}")

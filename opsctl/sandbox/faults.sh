@@ -3,9 +3,13 @@
 set -eu
 FAULTS=$RUN/faults
 
+# A file for a trainer made for drills, whole from its first moment: name, and lines.
 plant() {
     mkdir -p "$FAULTS"
-    : >"$FAULTS/$1"
+    name=$1
+    shift
+    printf '%s\n' "$@" >"$FAULTS/.new-$name"
+    mv -- "$FAULTS/.new-$name" "$FAULTS/$name"
 }
 
 clear() { rm -f -- "$FAULTS/$1"; }
@@ -35,6 +39,20 @@ cut_checkpoint() {
     file=$(find "$newest" -type f -printf '%s %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
     truncate --size 16 -- "$file"
 }
+
+# What a trainer leaves that ended within its save.
+leave_half_checkpoint() {
+    mkdir -- "$RUN/checkpoints/.new-half"
+    printf 'state of st' >"$RUN/checkpoints/.new-half/state.pt"
+}
+
+# The mail program of the drill's site fails: down (for now) or expired (for good; another channel works).
+break_mail() { : >"$RUN/../../mail-$1"; }
+
+repair_mail() { rm -f -- "$RUN/../../mail-$1"; }
+
+# The watch beside the drill.
+signal_watch() { kill -s "$1" "$(cat "$RUN/../../watch.pid")"; }
 
 fill_disk() { cat /dev/zero >"$1/filler" || true; }
 

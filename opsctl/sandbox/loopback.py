@@ -1,5 +1,12 @@
-"""Choose the loopback address of a sandbox, and keep its daemons on that address."""
+"""Choose the loopback address of a sandbox, and keep its daemons on that address.
 
+Slurm's daemons bind to every address of the machine, or to the address that the host name resolves to. No setting of
+any version of Slurm names another address. A shared library with one function, `bind`, made without a compiler and
+loaded into these daemons alone (LD_PRELOAD), replaces the C library's: an IPv4 address becomes 127.0.0.1, an IPv6
+address becomes the library's address, other sockets do not change. No privileges or namespaces are needed.
+"""
+
+import ipaddress
 import os
 import socket
 import threading
@@ -8,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.base.errors import SandboxError
-from opsctl.sandbox.loopback_library import is_supported
 
+MACHINES = ("x86_64", "aarch64")
+"""The processors with a listing of the library."""
 RESOLVE_TIMEOUT_S = 2.0
 """A name that takes longer counts as unresolvable: every Slurm command would wait as long."""
 SLURM_FLAGS = socket.AI_ADDRCONFIG | socket.AI_NUMERICSERV | socket.AI_PASSIVE
@@ -97,3 +105,21 @@ def is_listening(address: str, port: int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         return probe.connect_ex((address, port)) == 0
+
+
+def is_supported(machine: str | None = None) -> bool:
+    """Return whether there is a library for this processor."""
+    return (machine or os.uname().machine) in MACHINES
+
+
+def build_library(ipv6_address: str, machine: str | None = None) -> bytes:
+    """Return the bytes of the library file. IPv6 sockets bind to `ipv6_address`."""
+    listing = Path(__file__).with_name(f"loopback_{machine or os.uname().machine}.asm")
+    library, address = b"", ipaddress.IPv6Address(ipv6_address).packed
+    for line in listing.read_text(encoding="utf-8").splitlines():
+        words = line.partition("#")[0].partition("|")[0].split()
+        if words[:1] == ["at"]:
+            library = library.ljust(int(words[1], 16), b"\0")
+        elif words:
+            library += address if words == ["SIX"] else bytes.fromhex(words[0])
+    return library

@@ -3,9 +3,9 @@
 import ipaddress
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import Any
 
 import psutil
 
@@ -18,37 +18,25 @@ TAIL_LINES = 5
 """The number of lines of a log in a message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListeningSocket:
-    """A TCP socket of this network namespace that accepts connections."""
-
-    address: str
-    port: int
-    pid: int | None
-    """The process with this socket; None for another user's process."""
-
-    def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        return self._plain().is_loopback
-
-    def accepts(self, address: str) -> bool:
-        """Return whether a connection to `address` reaches this socket."""
-        plain = self._plain()
-        return plain.is_unspecified or plain == ipaddress.ip_address(address)
-
-    def _plain(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        address = ipaddress.ip_address(self.address)
-        return getattr(address, "ipv4_mapped", None) or address
+def list_listening_sockets() -> Iterator[Any]:
+    """Yield psutil's row of every listening TCP socket; its pid is None for another user's process."""
+    rows = psutil.net_connections(kind="tcp")
+    yield from (row for row in rows if row.status == psutil.CONN_LISTEN and row.laddr)
 
 
-def list_listening_sockets() -> Iterator[ListeningSocket]:
-    """Yield every listening TCP socket, of IPv4 and IPv6."""
-    for row in psutil.net_connections(kind="tcp"):
-        if row.status == psutil.CONN_LISTEN and row.laddr:
-            yield ListeningSocket(address=row.laddr.ip, port=row.laddr.port, pid=row.pid)
+def to_plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the address to which a socket is bound, as IPv4 if it is such an address in IPv6."""
+    parsed = ipaddress.ip_address(address)
+    return getattr(parsed, "ipv4_mapped", None) or parsed
+
+
+def describe_socket(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def accepts(bound: str, address: str) -> bool:
+    """Return whether a connection to `address` reaches a socket that is bound to `bound`."""
+    return to_plain(bound).is_unspecified or to_plain(bound) == ipaddress.ip_address(address)
 
 
 @cache
@@ -99,17 +87,19 @@ def describe_wrong_address(record: SandboxRecord, name: str, port: int) -> str:
     if daemon is None:
         return ""
     own = daemon.process.pid
-    sockets = [socket for socket in list_listening_sockets() if socket.port == port and socket.pid == own]
+    sockets = [socket for socket in list_listening_sockets() if socket.laddr.port == port and socket.pid == own]
     address = record.site.network.address
-    if not sockets or any(socket.accepts(address) for socket in sockets):
+    if not sockets or any(accepts(socket.laddr.ip, address) for socket in sockets):
         return ""
-    return f"listens on {sockets[0]}, not on {address}"
+    return f"listens on {describe_socket(*sockets[0].laddr)}, not on {address}"
 
 
 def describe_port_holder(record: SandboxRecord, name: str, port: int) -> str:
     """Return the other process that listens on a daemon's port, in words; empty if the daemon does, or no process."""
     own = {daemon.process.pid for daemon in record.daemons if daemon.name == name}
-    holders = [socket.pid for socket in list_listening_sockets() if socket.port == port and socket.pid is not None]
+    holders = [
+        socket.pid for socket in list_listening_sockets() if socket.laddr.port == port and socket.pid is not None
+    ]
     if not holders or own & set(holders):
         return ""
     try:
@@ -123,6 +113,6 @@ def check_loopback(record: SandboxRecord) -> None:
     """Raise SandboxError if a port of the sandbox is open on an address other than loopback."""
     first = record.site.first_port
     ports = range(first, first + count_ports(record.spec))
-    sockets = [socket for socket in list_listening_sockets() if socket.port in ports]
-    if exposed := [socket for socket in sockets if not socket.is_loopback]:
-        raise make_error(record, f"the sandbox listens on {exposed[0]}, which is not loopback")
+    sockets = [socket for socket in list_listening_sockets() if socket.laddr.port in ports]
+    if exposed := [socket for socket in sockets if not to_plain(socket.laddr.ip).is_loopback]:
+        raise make_error(record, f"the sandbox listens on {describe_socket(*exposed[0].laddr)}, which is not loopback")

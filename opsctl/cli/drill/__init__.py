@@ -1,9 +1,11 @@
-"""`opsctl drill`: break a train on purpose, and score what follows."""
+"""`opsctl drill`: break a train on purpose, and score what follows; `--acceptance`: try a cluster before a long run."""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +13,20 @@ import click
 
 from opsctl.base.errors import InputError
 from opsctl.base.tables import PACKAGE
-from opsctl.cli.output import app_json_and_dry_run, make_table, print_on_stderr, print_result, wants_json
+from opsctl.base.units import format_time
+from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.options import INTERVAL
+from opsctl.cli.output import app_json_and_dry_run, make_table, print_on_stderr, print_result, wants_json, write_file
 from opsctl.host.system import replace_process, state_home
-from opsctl.sandbox.fault_table import Fault, read_faults
+from opsctl.sandbox.faults import Fault, read_faults
 from opsctl.settings.loader import read_toml
 
 if TYPE_CHECKING:
     from opsctl.app import App
-    from opsctl.cli.drill.run_drill import Score
 
-COLUMNS = ("fault", "noticed", "cause", "action", "alert", "steps lost", "training after", "result")
 DATA = PACKAGE / "cli" / "drill"
+CHOICES = frozenset({"nodes", "partition", "account", "qos", "reservation", "constraint"})
+"""Settings of [slurm] that hold for all jobs of an acceptance."""
 OWN = frozenset({"process", "job"})
 """What the faults of any train touch: its own processes and its own job."""
 
@@ -30,8 +35,16 @@ OWN = frozenset({"process", "job"})
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--fault", "names", multiple=True, metavar="FAULT", help="Drill only this fault; repeatable.")
 @click.option("--list", "lists", is_flag=True, help="List the faults, and where each happened.")
+@dependent_option(
+    "--acceptance",
+    not_with=("--fault", "--list", "--html", "--json"),
+    is_flag=True,
+    help="Try the cluster before a long run; prints Markdown.",
+)
 @click.option("--confirm", metavar="TRAIN", help="Name of the train in FILE, unless it begins with drill.")
-@click.option("--markdown", is_flag=True, help="Print the score card as a Markdown table.")
+@click.option("--timeout", type=INTERVAL, default="30m", show_default=True, help="Time limit until a train trains.")
+@click.option("--html", type=click.Path(path_type=Path, resolve_path=True), help="Write the card to this file.")
+@click.option("--markdown", is_flag=True, help="Print the card as a Markdown table.")
 @app_json_and_dry_run
 def drill(
     app: App,
@@ -39,7 +52,10 @@ def drill(
     *,
     names: Sequence[str],
     lists: bool,
+    acceptance: bool,
     confirm: str | None,
+    timeout: timedelta,
+    html: Path | None,
     markdown: bool,
     dry_run: bool,
 ) -> int:
@@ -49,39 +65,53 @@ def drill(
     small model and short steps, its train is drilled on the cluster of the site, by faults that touch nothing but its
     own processes and its own job; alerts and watch cycles are those of the site. Each fault gets its own train.
 
-    The exit code is 0 if opsctl did everything right.
+    With --acceptance, tries nodes, file system, queue, alerts, switches and restarts, on as many idle nodes as FILE
+    asks for.
+
+    The exit code is 0 if everything was right.
 
     \b
     opsctl drill
     opsctl drill --list
-    opsctl drill --fault node-dead --fault code-bug --markdown
+    opsctl drill --fault node-dead --fault code-bug --html card.html
     opsctl drill small.toml --confirm small --dry-run
+    opsctl drill small.toml --confirm small --acceptance
     """
     fields = read_train(app, file, confirm) if file else {}
-    faults = choose_faults(names, is_made_for_drills=file is None or str(DATA / "trainer.sh") in fields["command"])
+    if acceptance and (file or dry_run):
+        replace_process(["bash", str(DATA / "acceptance.sh")], env=name_settings(app, file, fields, dry_run=dry_run))
+    is_made_for_drills = file is None or str(DATA / "trainer.sh") in fields.get("command", ())
+    faults = choose_faults(names, is_made_for_drills=is_made_for_drills)
     if lists or dry_run:
         columns = ("name", "says", "source") if lists else ("name", "touches", "inject", "undo")
         print_result(faults, make_table([[getattr(fault, name) for name in columns] for fault in faults], columns))
         return 0
     if file is None:
-        words = [*(f"--fault={name}" for name in names), *(["--json"] if wants_json() else [])]
-        words += ["--markdown"] if markdown else []
+        words = [*(f"--fault={name}" for name in names), f"--timeout={timeout.total_seconds():.0f}s"]
+        words += [f"--html={html}"] if html else []
+        given = {"--json": wants_json(), "--markdown": markdown, "--acceptance": acceptance}
+        words += [option for option, is_given in given.items() if is_given]
         replace_process(["bash", str(DATA / "on_sandbox.sh"), str(state_home() / "drill"), sys.executable, *words])
-    from opsctl.cli.drill.run_drill import Drills  # noqa: PLC0415 (--help needs no Slurm)
+    from opsctl.cli.drill.run_drill import SCORE_FIELDS, Drills  # noqa: PLC0415 (--help needs no Slurm)
+    from opsctl.launch.render import render_page  # noqa: PLC0415 (as above)
+    from opsctl.report.formats import DRILL_COLUMNS, drill_row, render_rows  # noqa: PLC0415 (as above)
 
-    scores = Drills(app=app, fields=fields, show=print_on_stderr).run(faults)
-    rows = list(map(make_row, scores))
-    table = "\n".join(f"| {' | '.join(row)} |" for row in (COLUMNS, ["---"] * len(COLUMNS), *rows))
-    print_result(scores, table if markdown else make_table(rows, COLUMNS))
+    scores = Drills(app=app, fields=fields, patience=timeout, show=print_on_stderr).run(faults)
+    data = [{name: getattr(score, name) for name in SCORE_FIELDS} for score in scores]
+    rows = list(map(drill_row, scores))
+    if html:
+        made = format_time(app.clock.now())
+        write_file(html, render_page("report/table.html.j2", columns=DRILL_COLUMNS, rows=rows, made=made))
+    print_result(data, render_rows(DRILL_COLUMNS, rows) if markdown else make_table(rows, DRILL_COLUMNS))
     return 1 if any(score.wrong for score in scores) else 0
 
 
-def make_row(score: Score) -> tuple[str, ...]:
-    noticed, back = ("-" if time is None else f"{time:.0f} s" for time in (score.noticed_s, score.back_s))
-    alert = f"{', '.join(score.alerts)} to {', '.join(score.channels) or 'nobody'}" if score.alerts else "none"
-    lost = "-" if score.steps_lost is None else str(score.steps_lost)
-    result = f"wrong: {', '.join(score.wrong)}" if score.wrong else "right"
-    return score.fault, noticed, score.cause or "none", score.action or "none", alert, lost, back, result
+def name_settings(app: App, file: Path | None, fields: Mapping[str, Any], *, dry_run: bool) -> dict[str, str]:
+    """Return the variables of acceptance.sh; SLURM_* are those of srun."""
+    slurm = {f"SLURM_{name}".upper(): str(value) for name, value in fields.get("slurm", {}).items() if name in CHOICES}
+    where = {"FILE": str(file and file.absolute()), "NAME": str(fields.get("name")), "ROOT": str(app.root)}
+    mode = {"DRY_RUN": "yes"} if dry_run else app.engine_env
+    return {**slurm, **where, **mode, "OPSCTL": shlex.join(app.program)}
 
 
 def choose_faults(names: Sequence[str], *, is_made_for_drills: bool) -> list[Fault]:

@@ -18,14 +18,17 @@ trap 'exit 143' TERM HUP
 
 rm -rf -- "$place"
 mkdir -p -- "$place"
-cp "$here/sendmail.sh" "$place/sendmail"
-chmod 755 "$place/sendmail"
+for program in sendmail sendmail-backup; do
+    cp "$here/sendmail.sh" "$place/$program"
+    chmod 755 "$place/$program"
+done
 for file in site train; do sed "s|{place}|$place|; s|{here}|$here|" "$here/$file.toml" >"$place/$file.toml"; done
 opsctl sandbox down --name drill >/dev/null
-opsctl sandbox up --name drill --nodes 10 --gpus-per-node 0 --fast >&2
+opsctl sandbox up --name drill --nodes 16 --gpus-per-node 0 --fast >&2
 eval "$(opsctl sandbox env --name drill)"
 export OPSCTL_SITE=$place/site.toml
 # Not by the function, whose subshell would get the signals in place of opsctl.
 "$python" -P -m opsctl watch --every 1s >"$place/watch.txt" 2>&1 &
+echo $! >"$place/watch.pid"
 "$python" -P -m opsctl drill "$place/train.toml" "$@" &
 wait $!

@@ -1,6 +1,8 @@
 # The trainer of `opsctl drill`: steps of a fifth of a second, ranks that wait for each other, a checkpoint every ten
-# steps, a stop on request. Files in
-# `faults/` of the run directory break it. Argument: the last step.
+# steps, a stop on request. Argument: the last step. Files in `faults/` of the run directory break it:
+#   crash, crash-NODE, crash-save  the exception that ends a step, a step on this node (its first line is the driver's), a save
+#   pause, pause-save              seconds by which the last rank is late in every step, or a save takes longer
+#   loss, clock                    the loss, and by how much the stamps of the log are wrong
 faults=$TRAIN_RUN_DIR/faults last=$1
 saves=$TRAIN_CHECKPOINT_DIR meet=$TRAIN_RUN_DIR/meet/$TRAIN_ATTEMPT
 mkdir -p "$saves" "$meet"
@@ -13,10 +15,9 @@ fail() {
 save() {
     local target=$saves/.new-$step
     mkdir -p "$target"
-    [[ ! -e $faults/full ]] || target=/dev/full
-    [[ $target == /dev/full ]] && file=$target || file=$target/state.pt
-    printf 'state of step %d, which is complete\n' "$step" >"$file" ||
-        fail 120 save 'torch.save(state, path)' 'OSError: [Errno 28] No space left on device'
+    [[ ! -e $faults/pause-save ]] || sleep "$(<"$faults/pause-save")"
+    [[ ! -e $faults/crash-save ]] || fail 120 save 'torch.save(state, path)' "$(<"$faults/crash-save")"
+    printf 'state of step %d, which is complete\n' "$step" >"$target/state.pt"
     mv -T "$target" "$saves/$step"
 }
 
@@ -50,16 +51,17 @@ done
 while ((step < last)); do
     ((++step))
     sleep 0.2
-    [[ ! -e $faults/bug ]] || fail 88 step 'positions = batch["position_ids"]' "KeyError: 'position_ids'"
-    if [[ -e $faults/gpu-$TRAIN_NODE ]]; then
-        printf 'NVRM: Xid (PCI:0000:3b:00): 48, pid=%d, name=python3, %s\n' $$ 'DBE (double bit error) ECC Error Detected'
-        fail 90 step 'loss.backward()' 'RuntimeError: CUDA error: uncorrectable ECC error encountered'
+    [[ ! -e $faults/crash ]] || fail 88 step 'batch = next(batches)' "$(<"$faults/crash")"
+    if [[ -e $faults/crash-$TRAIN_NODE ]]; then
+        { read -r line && echo "$line" && fail 90 step 'loss.backward()' "$(cat)"; } <"$faults/crash-$TRAIN_NODE"
     fi
-    [[ ! -e $faults/stuck ]] || ((RANK < WORLD_SIZE - 1)) || sleep 900
+    [[ ! -e $faults/pause ]] || ((RANK < WORLD_SIZE - 1)) || sleep "$(<"$faults/pause")"
     meet_peers || break
     ((RANK == 0)) || continue
-    [[ -e $faults/nan ]] && loss=nan || loss=2.$((100000 - step))
-    printf ' iteration %8d/%8d | elapsed time per iteration (ms): 200.0 | lm loss: %s |\n' "$step" "$last" "$loss"
+    [[ -e $faults/loss ]] && loss=$(<"$faults/loss") || loss=2.$((100000 - step))
+    [[ -e $faults/clock ]] && stamp=$(date --date "$(<"$faults/clock")" '+[%F %T]') || stamp=
+    printf '%s iteration %8d/%8d | elapsed time per iteration (ms): 200.0 | lm loss: %s |\n' \
+        "$stamp" "$step" "$last" "$loss"
     ((step % 10)) || save
 done
 ((RANK)) || [[ -e $saves/$step ]] || save

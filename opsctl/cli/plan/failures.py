@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
 from click.core import ParameterSource
 from rich.table import Table
 
+from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import sensitivity as calc
@@ -20,8 +23,13 @@ from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import DAYS, HOURS, Amount
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import failures_option
+from opsctl.state.events import Drilled
+from opsctl.state.files import read_json
+from opsctl.state.records import decode
 
 INFLUENCE_SEEDS = 20
+MORE_SPARE_NODES = 2
+MAX_CARD_BYTES = 4 << 20
 
 
 @click.command()
@@ -126,8 +134,11 @@ def _input_options(function: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Simulate changes that could help as well.",
 )
+@click.option("--from-drill", type=click.Path(path_type=Path), help="Score card whose times to take (drill --json).")
 @prints_estimate
-def simulate(*, cluster: str | None, task: float | None, seeds: int, with_knobs: bool, **inputs: Any) -> Estimate:
+def simulate(
+    *, cluster: str | None, task: float | None, seeds: int, with_knobs: bool, from_drill: Path | None, **inputs: Any
+) -> Estimate:
     """Simulate months of a train in virtual time.
 
     Shows the effective time, the causes of lost time, the inputs by their influence, and the changes that would help
@@ -137,17 +148,21 @@ def simulate(*, cluster: str | None, task: float | None, seeds: int, with_knobs:
     \b
     opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard
     opsctl plan simulate --nodes 124 --days 60 --cluster young-cloud
+    opsctl plan simulate --nodes 64 --from-drill card.json
     """
     for entry in INPUTS.values():
         if entry.units != 1:
             inputs[entry.field] /= entry.units
     setup = SimulationSetup(task_h=math.inf if task is None else task, **inputs)
     ranges: calc.Ranges = calc.widest_ranges()
-    outcomes = []
+    drawn: calc.Ranges = {}
+    is_open = _list_open()
+    measured = _read_drill(from_drill, is_open) if from_drill else {}
+    setup = replace(setup, **measured)
     if cluster:
-        setup, ranges = _complete(setup, calc.CLUSTER_KINDS[cluster])
-        outcomes = calc.run_uncertain(setup, ranges, seeds)
-    outcomes = outcomes or calc.run(setup, seeds)
+        setup, drawn = _complete(setup, calc.CLUSTER_KINDS[cluster], is_open - measured.keys())
+        ranges = drawn
+    outcomes = calc.run_uncertain(setup, drawn, seeds)
     summary = calc.summary(outcomes)
     knobs, influences = [], []
     if with_knobs:
@@ -162,23 +177,58 @@ def simulate(*, cluster: str | None, task: float | None, seeds: int, with_knobs:
             "closed_form": exact,
             "cluster": cluster,
             "influences": influences,
+            "from_drill": sorted(measured),
         },
-        shown=[_describe(setup, summary, exact), *_list_influences(influences), *_list_knobs(knobs)],
+        shown=[
+            _describe(setup, summary, exact),
+            *([_describe_drill(setup, summary, drawn)] if measured else []),
+            *_list_influences(influences),
+            *_list_knobs(knobs),
+        ],
     )
 
 
-def _complete(setup: SimulationSetup, kind: calc.ClusterKind) -> tuple[SimulationSetup, calc.Ranges]:
-    """Return the setup and the ranges of the inputs that the command line does not state, by the kind of cluster."""
+def _list_open() -> set[str]:
+    """Return the inputs that the command line does not state."""
     source_of = click.get_current_context().get_parameter_source
-    is_open = {
-        name: source_of(name) in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-        for name in ("guard", *OPTION_OF_FIELD)
+    defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return {name for name in ("guard", *OPTION_OF_FIELD) if source_of(name) in defaults}
+
+
+def _read_drill(card: Path, is_open: set[str]) -> dict[str, Any]:
+    """Return the open inputs that a score card has measured, as medians over its drills. Raises InputError."""
+    try:
+        scores = [decode(Drilled, row) for row in read_json(card, MAX_CARD_BYTES)]
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{card}: not a score card: {error}", hint="opsctl drill --json >card.json") from error
+    times_s = {
+        "notice_h": [score.noticed_s for score in scores if score.cause == "hang" and score.noticed_s is not None],
+        "start_up_h": [score.back_s - (score.noticed_s or 0) for score in scores if score.action and score.back_s],
+        "save_h": [score.save_s for score in scores if score.save_s is not None],
     }
-    ranges = {name: ends for name, ends in kind.ranges.items() if is_open[name]}
+    if not any(times_s.values()):
+        raise InputError(f"{card}: no drill measured a time", hint="opsctl drill --json >card.json")
+    return {name: median(values) / 3600 for name, values in times_s.items() if values and name in is_open}
+
+
+def _describe_drill(setup: SimulationSetup, summary: calc.Summary, drawn: calc.Ranges) -> str:
+    more = replace(setup, spare_nodes=setup.spare_nodes + MORE_SPARE_NODES)
+    with_more = calc.summary(calc.run_uncertain(more, drawn, summary.seeds)).mean
+    whose = "Meta's " if setup.per_1000_node_days == INPUTS["--failures"].default else ""
+    return (
+        f"\nWith the times of the drill and {whose}{setup.per_1000_node_days:g} failures per 1000 node-days, "
+        f"{setup.nodes} nodes will be effective {summary.mean:.1%} ± {100 * summary.spread:.1f}; "
+        f"with {MORE_SPARE_NODES} more spare nodes in each task {with_more:.1%}."
+    )
+
+
+def _complete(setup: SimulationSetup, kind: calc.ClusterKind, is_open: set[str]) -> tuple[SimulationSetup, calc.Ranges]:
+    """Return the setup and the ranges of the open inputs, by the kind of cluster."""
+    ranges = {name: ends for name, ends in kind.ranges.items() if name in is_open}
     filled: dict[str, Any] = {name: ends[1] for name, ends in ranges.items()}
-    if is_open["guard"]:
+    if "guard" in is_open:
         filled["guard"] = kind.guard
-    if is_open["spares"]:
+    if "spares" in is_open:
         filled["spares"] = math.ceil(kind.spare_share * setup.nodes)
     return replace(setup, **filled), ranges
 

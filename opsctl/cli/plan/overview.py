@@ -14,6 +14,7 @@ import click
 from rich.table import Table
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import negative, not_positive, refuse
@@ -34,12 +35,7 @@ from opsctl.cli.plan.training_time import log_step_s
 if TYPE_CHECKING:
     from opsctl.app import App
 
-PURPOSES = {
-    20: "compute-optimal (Hoffmann et al. 2022)",
-    100: "cheaper inference",
-    400: "small for its quality",
-    1875: "as Llama 3 8B",
-}
+PURPOSES = {int(ratio): purpose for ratio, purpose in read_package_table("cli/plan/purposes.toml").items()}
 """By tokens of a parameter: what such a model is for."""
 TOKENS_PER_PARAMETER = 20
 """Hoffmann et al. 2022, table 3."""

@@ -14,6 +14,7 @@ import click
 from rich.table import Table
 
 from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
@@ -33,16 +34,7 @@ from opsctl.telemetry.progress.step_pace import measure_waits, median_step_s
 if TYPE_CHECKING:
     from opsctl.app import App
 
-LABELS = {
-    "step_s": "time of a step",
-    "tflops": "TFLOP/s",
-    "estimated_tflops": "estimated TFLOP/s",
-    "mfu": "MFU",
-    "hfu": "HFU",
-    "tokens_per_s": "tokens/s",
-    "gpu_hours": "GPU-hours",
-}
-"""Labels of figures whose JSON key is not readable."""
+LABELS: dict[str, str] = read_package_table("cli/plan/labels.toml")
 RECENT_ITERATIONS = 200
 GPU_HELP = "GPU, such as H100, for figures against its peak."
 run_option = partial(dependent_option, only_with=("--train", "--log"))

@@ -1,6 +1,7 @@
 """Find and end orphan processes: user processes that hold a GPU of a node without a job."""
 
 from itertools import chain
+from pathlib import Path
 
 from opsctl.base.ports import Answer
 from opsctl.nodes.health.node_state import NodeProcess, NodeSnapshot
@@ -8,15 +9,7 @@ from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
 
 TIMEOUT_S = 20
-SCRIPT = r"""
-for process in "$@"; do
-    pid=${process%:*}
-    # The start time follows the name in brackets. A later process with the same PID has another start time.
-    ticks=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)
-    [ "$ticks" = "${process#*:}" ] && kill -9 "$pid" && echo "$pid"
-done
-exit 0
-"""
+SCRIPT = Path(__file__).with_suffix(".sh")
 
 
 def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
@@ -28,4 +21,6 @@ def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProce
 def end_orphans(fanout: Fanout, snapshot: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:
     """Kill these processes. The answer's output is the PIDs of the killed processes, one a line."""
     arguments = [f"{orphan.pid}:{orphan.start_ticks}" for orphan in orphans]
-    return fanout.run([snapshot.node], ("sh", "-c", SCRIPT, "end", *arguments), timeout=TIMEOUT_S)[snapshot.node]
+    return fanout.run([snapshot.node], ("sh", "-c", SCRIPT.read_text(), "end", *arguments), timeout=TIMEOUT_S)[
+        snapshot.node
+    ]

@@ -4,21 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from opsctl.base.tables import read_patterns
 from opsctl.nodes.health.host_output import find_json, parse_int, parse_settings
 from opsctl.nodes.health.node_state import DiskLog, Fio, Hardware
 
-PCIE_TOTAL = re.compile(
-    r"^bus/pci/devices/([0-9a-f:.]{1,20})/aer_dev_(\w{1,20}):TOTAL_ERR_\w{1,10} (\d{1,18})$", re.ASCII
-)
-MEMORY_COUNT = re.compile(
-    r"^devices/system/edac/mc/(mc\d{1,4}(?:/dimm\d{1,4})?)/(?:dimm_)?(ce|ue)_count:(\d{1,18})$", re.ASCII
-)
-DISK_STATE = re.compile(r"^class/nvme/(nvme\d{1,4})/state:(\w{1,40})$", re.ASCII)
-GOVERNOR = re.compile(r"^devices/system/cpu/cpu\d{1,5}/cpufreq/scaling_governor:(\w{1,40})$", re.ASCII)
-VALUE = re.compile(
-    r"^(class/dmi/id/product_name|devices/system/clocksource/clocksource0/current_clocksource|fs/lustre/health_check):(.{1,200})$"
-)
-DISK_LOG = re.compile(r"^@(nvme\d{1,4})$", re.MULTILINE | re.ASCII)
+PATTERNS = read_patterns("nodes/health/hardware_output.toml", "lines")
 BYTES_PER_MIB = float(1 << 20)
 
 
@@ -26,15 +16,15 @@ def parse_hardware(text: str) -> Hardware:
     """Parse lines of the form `path below /sys:value`, and a few lines of the form `name=value`."""
     lines = text.splitlines()
     settings = parse_settings("\n".join(line for line in lines if re.match(r"\w{1,20}=", line)))
-    values = {match[1].rpartition("/")[2]: match[2].strip() for match in _find_all(VALUE, lines)}
+    values = {match[1].rpartition("/")[2]: match[2].strip() for match in _find_all("value", lines)}
     memory: dict[str, dict[str, int]] = {"ce": {}, "ue": {}}
-    for match in _find_all(MEMORY_COUNT, lines):
+    for match in _find_all("memory_count", lines):
         memory[match[2]][match[1]] = int(match[3])
     governors: dict[str, int] = {}
-    for match in _find_all(GOVERNOR, lines):
+    for match in _find_all("governor", lines):
         governors[match[1]] = governors.get(match[1], 0) + 1
     pcie_errors: dict[str, dict[str, int]] = {}
-    for match in _find_all(PCIE_TOTAL, lines):
+    for match in _find_all("pcie_total", lines):
         pcie_errors.setdefault(match[1], {})[match[2]] = int(match[3])
     return Hardware(
         cpus=" ".join(settings.get("cpu", "").split()),
@@ -46,21 +36,19 @@ def parse_hardware(text: str) -> Hardware:
         corrected_memory=memory["ce"],
         uncorrected_memory=memory["ue"],
         pcie_errors=pcie_errors,
-        disks={match[1]: match[2] for match in _find_all(DISK_STATE, lines)},
+        disks={match[1]: match[2] for match in _find_all("disk_state", lines)},
         nvswitches=sum(line.startswith("nvswitch=") for line in lines),
         fabric_service=settings.get("fabric_service", "").strip(),
     )
 
 
-def _find_all(pattern: re.Pattern[str], lines: list[str]) -> Iterator[re.Match[str]]:
-    for line in lines:
-        if match := pattern.match(line):
-            yield match
+def _find_all(name: str, lines: list[str]) -> Iterator[re.Match[str]]:
+    yield from filter(None, map(PATTERNS[name].match, lines))
 
 
 def parse_disk_logs(text: str) -> dict[str, DiskLog]:
     """Parse the SMART logs of NVMe disks, each after a line `@nvme0`: the JSON of nvme-cli or of smartctl."""
-    parts = DISK_LOG.split(text)
+    parts = PATTERNS["disk_log"].split(text)
     logs = {}
     for name, log in zip(parts[1::2], parts[2::2], strict=False):
         fields = _parse_json(log)

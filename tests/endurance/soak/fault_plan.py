@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.host.system import SystemRunner
-from opsctl.sandbox.fault_table import run_lines
-from opsctl.sandbox.faults import FaultKind
+from opsctl.sandbox.faults import FaultKind, run_lines
 from tests.endurance.soak.servers import Mail, Slack
 from tests.endurance.soak.soak_cluster import LONG, Field
 

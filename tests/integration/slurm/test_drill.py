@@ -5,8 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import FaultKind
+from tests.support.trains import trains_on, until
 
 FAULTS = ("rank-killed", "code-bug", "odd-lines")
 
@@ -25,12 +30,63 @@ def test_drill_scores_three_faults_and_removes_the_sandbox(home: Path) -> None:
     assert (killed["action"], killed["alerts"]) == ("continue", [])
     assert killed["steps_lost"] > 0
     assert killed["back_s"] > killed["noticed_s"]
-    assert (bug["action"], bug["alerts"], bug["channels"]) == ("hold-queued", ["failures"], ["mail"])
+    assert (bug["action"], bug["alerts"], set(bug["channels"])) == ("hold-queued", ["failures"], {"mail", "backup"})
+    assert set(bug["recipients"]) == {"oncall@example.org", "lead@example.org"}
+    assert {"queue", "hang until noticed"} <= killed["lost_s"].keys()
     assert (odd["noticed_s"], odd["action"], odd["steps_lost"]) == (None, "", 0)
     state = home / ".local/state/opsctl"
     assert "drill-code-bug is held" in (state / "drill/mails").read_text()
     assert not list((state / "sandbox").glob("*"))
     assert not [path for path in Path("/proc").glob("[0-9]*/environ") if _is_of(path, state)]
+
+
+COUNT = """for ((step = 1; step <= 400; step++)); do
+  sleep 0.2
+  ((RANK)) || printf " iteration %d/400 | elapsed time per iteration (ms): 200.0 | lm loss: 2.5 |\\n" "$step"
+done
+"""
+TRAIN = """name = "drill-{0}"
+command = ["bash", "-c", '''{1}''']
+[slurm]
+nodes = 2
+time_limit = "9"
+partition = "batch"
+"""
+
+
+@pytest.mark.usefixtures("_accounting")
+def test_drill_of_a_train_on_a_slurm_that_is_set_up_in_another_way(fresh_slurm, tmp_path: Path) -> None:
+    """Accounting, other partitions, a prolog and an epilog, no requeue; a train that trains, one that never does."""
+    sandbox: Sandbox = fresh_slurm(nodes=4, accounting=True)
+    hook = tmp_path / "hook"
+    hook.write_text("#!/bin/sh\nexit 0\n")
+    hook.chmod(0o755)
+    text = sandbox.conf.read_text().replace("=main", "=batch").replace("=cpu", "=debug").replace("Epilog=/bin/true", "")
+    sandbox.conf.write_text(f"{text}JobRequeue=0\nPrologFlags=Alloc\nProlog={hook}\nEpilog={hook}\n")
+    for target in ("controller", *sandbox.record.spec.node_names):
+        sandbox.fault(target, FaultKind.RESTART)
+    with trains_on(sandbox) as trains:
+        until(lambda: {node.state for node in trains.app.slurm.nodes()} == {"IDLE"})
+        (tmp_path / "good.toml").write_text(TRAIN.format("good", COUNT))
+        (tmp_path / "mute.toml").write_text(TRAIN.format("mute", "exec sleep 600"))
+        good, page = run(trains.site, tmp_path / "good.toml", "--html", str(tmp_path / "card.html"))
+        assert (good["wrong"], good["action"], page) == ([], "continue", 0)
+        assert good["cause"] in (tmp_path / "card.html").read_text()
+        mute, code = run(trains.site, tmp_path / "mute.toml", "--timeout", "15s")
+        assert (mute["wrong"], code) == (["not drilled"], 1)
+        assert mute["why"].startswith("no step, or none that opsctl finds in its log after 15s")
+        report = [sys.executable, "-P", "-m", "opsctl", "--site", str(trains.site), "report", "drill-good-rank-killed"]
+        shown = subprocess.run(report, capture_output=True, text=True, check=True).stdout
+        assert "training after" in shown
+        assert "rank-killed" in shown
+
+
+def run(site: Path, file: Path, *words: str) -> tuple[dict[str, Any], int]:
+    """Drill a train by a killed rank; return the score, and the exit code."""
+    argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(site), "drill", str(file), "--fault", "rank-killed"]
+    done = subprocess.run([*argv, *words, "--json"], capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    return json.loads(done.stdout)[0], done.returncode
 
 
 def _is_of(environ: Path, state: Path) -> bool:

@@ -26,8 +26,9 @@ from opsctl.calc.sensitivity import (
     summary,
     widest_ranges,
 )
-from opsctl.calc.simulation import SimulationSetup, simulate
+from opsctl.calc.simulation import CAUSES, SimulationSetup, simulate
 from opsctl.calc.spares import plan_task_spares
+from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.cases import read_cases
 
 PLAIN = SimulationSetup(
@@ -214,6 +215,10 @@ def test_effective_and_lost_hours_add_up(setup: SimulationSetup, seed: int) -> N
     assert simulated.effective_h + sum(simulated.lost.values()) == pytest.approx(simulated.wall_h, rel=1e-9, abs=1e-9)
     assert 0 <= simulated.share <= 1
     assert all(hours >= 0 for hours in simulated.lost.values())
+
+
+def test_causes_are_those_of_reports_and_drills() -> None:
+    assert set(CAUSES) <= set(Bucket)
 
 
 def test_mean_lies_within_the_range() -> None:

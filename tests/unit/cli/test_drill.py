@@ -14,7 +14,7 @@ from opsctl.cli.drill.run_drill import judge
 from opsctl.diagnosis.causes import CauseKind, causes
 from opsctl.guard.end_record import Action, Outcome
 from opsctl.report.contents import AttemptReport
-from opsctl.sandbox.fault_table import SHELL, read_faults
+from opsctl.sandbox.faults import SHELL, read_faults
 from opsctl.state.events import AttemptFinalized, Event
 from opsctl.watchdogs import WATCHDOGS
 from tests.support.cases import read_table
@@ -65,7 +65,7 @@ def test_table_names_what_exists() -> None:
         assert set(fault.causes) <= known
         assert set(fault.action) <= {*Action, ""}
         assert set(fault.alerts) <= set(WATCHDOGS)
-        assert {fault.inject.split()[0], fault.undo.split()[0]} <= {*functions, "$OPSCTL", "true", "rm"}, fault
+        assert {fault.inject.split()[0], fault.undo.split()[0]} <= {*functions, "$OPSCTL", "true", "scancel"}, fault
 
 
 def test_page_shows_the_table() -> None:
@@ -93,3 +93,9 @@ def test_dry_run_shows_only_what_harms_nobody_else(tmp_path: Path) -> None:
     rows = [line.split()[:2] for line in shown.splitlines()[1:]]
     assert rows == [[fault.name, fault.touches] for fault in FAULTS.values() if fault.touches in {"process", "job"}]
     assert "no fault 'node-dead' for this train" in drill(tmp_path, "--confirm", "big", "--fault", "node-dead")
+
+
+def test_train_of_the_embedded_trainer_needs_no_command() -> None:
+    file = Path(__file__).parents[3] / "examples" / "tiny-gpt.toml"
+    result = CliRunner().invoke(cli, ["drill", str(file), "--confirm", "tiny-gpt", "--dry-run"])
+    assert result.output.splitlines()[1].startswith("rank-killed")

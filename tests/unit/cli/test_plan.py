@@ -170,3 +170,23 @@ def test_stated_input_is_not_drawn() -> None:
     assert stated["setup"]["per_1000_node_days"] == 3
     assert "per_1000_node_days" not in [influence["name"] for influence in stated["influences"]]
     assert stated["setup"]["guard"] is False
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "card_of_a_drill_is_refused"))
+def test_card_of_a_drill_is_refused(card: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(card)
+    error = plan("simulate", "--nodes", "64", "--seeds", "2", "--from-drill", str(tmp_path / "card.json")).exception
+    assert isinstance(error, InputError)
+    assert message in error.message
+
+
+def test_times_of_a_drill_replace_guesses_but_not_what_is_stated(tmp_path: Path) -> None:
+    hang = {"fault": "rank-stopped", "noticed_s": 36, "cause": "hang", "action": "continue", "back_s": 54, "save_s": 72}
+    (tmp_path / "card.json").write_text(json.dumps([hang]))
+    words = ["simulate", "--nodes", "64", "--seeds", "5", "--no-knobs", "--from-drill", str(tmp_path / "card.json")]
+    setup = run_json(*words, "--save", "18")["setup"]
+    assert (setup["notice_h"], setup["start_up_h"], setup["save_h"]) == (0.01, 0.005, 0.005)
+    said = plan(*words).output.splitlines()[-1]
+    assert re.fullmatch(
+        r"With .* Meta's 6.5 .* 64 nodes will be effective \S+% ± \S+; with 2 more spare nodes .*%\.", said
+    )

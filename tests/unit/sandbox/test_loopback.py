@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import SandboxError
-from opsctl.sandbox.loopback import Network, choose_library_path, choose_network, resolve_bounded
-from opsctl.sandbox.loopback_library import build_library, is_supported
+from opsctl.sandbox.loopback import (
+    Network,
+    build_library,
+    choose_library_path,
+    choose_network,
+    is_supported,
+    resolve_bounded,
+)
 
 FOUR, ANY, SIX = socket.AF_INET, socket.AF_UNSPEC, socket.AF_INET6
 BIND = """

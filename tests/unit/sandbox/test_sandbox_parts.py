@@ -20,7 +20,7 @@ from opsctl.sandbox.namespaces import format_options
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
-from opsctl.sandbox.start_failures import ListeningSocket, find_causes, list_listening_sockets
+from opsctl.sandbox.start_failures import accepts, describe_socket, find_causes, list_listening_sockets, to_plain
 from tests.support.cases import read_cases
 
 
@@ -227,14 +227,13 @@ def test_causes_have_the_order_of_the_log() -> None:
 
 @pytest.mark.parametrize(*read_cases(__file__, "address_of_a_listening_socket_is_judged"))
 def test_address_of_a_listening_socket_is_judged(address: str, text: str, is_loopback: bool) -> None:
-    listening = ListeningSocket(address=address, port=21000, pid=None)
-    assert (str(listening), listening.is_loopback) == (text, is_loopback)
-    assert listening.accepts("127.0.0.1") == (address in {"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::"})
+    assert (describe_socket(address, 21000), to_plain(address).is_loopback) == (text, is_loopback)
+    assert accepts(address, "127.0.0.1") == (address in {"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::"})
 
 
 def test_only_listening_sockets_are_listed_with_their_process() -> None:
     with socket.socket() as silent, socket.create_server(("127.0.0.1", 0)) as server:
         silent.bind(("127.0.0.1", 0))
-        ports = {row.port: row for row in list_listening_sockets()}
+        ports = {row.laddr.port: row for row in list_listening_sockets()}
         assert ports[server.getsockname()[1]].pid == os.getpid()
         assert silent.getsockname()[1] not in ports

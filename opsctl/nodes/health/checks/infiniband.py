@@ -4,6 +4,7 @@ The expected number of ports and their rate are those of the site's settings, of
 of its kind. A slower rate is evidence: a cable or a transceiver has lost lanes (AzNHC check_hw_ib, gcm check-ibstat).
 """
 
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot, Port
@@ -11,12 +12,7 @@ from opsctl.nodes.health.usual_hardware import PORTS, leave_out_ports, rate_of, 
 
 DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
 """Counters of which any rise is evidence."""
-MAX_RATES_PER_S = {
-    "symbol_error": 120 / 3600,
-    "link_error_recovery": 5 / 60,
-    "port_rcv_errors": 10.0,
-    "port_xmit_discards": 100.0,
-}
+MAX_RATES_PER_S: dict[str, float] = read_package_table("nodes/health/checks/port_rates.toml")
 """A faster rise is a note. The thresholds are NVSentinel's."""
 REMEDY = "check the cable and the port"
 
