@@ -342,9 +342,8 @@ class Drilled(Event):
     channels: tuple[str, ...] = ()
     recipients: tuple[str, ...] = ()
     steps_lost: int | None = None
-    """Steps that were done twice."""
     back_s: float | None = None
-    """From the fault to the first step after it."""
+    """From the fault to the first step after it; `steps_lost` were done twice."""
     wrong: tuple[str, ...] = ()
     """The demands of the table of faults that are not met."""
     why: str = ""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 DATA = PACKAGE / "cli" / "drill"
 CHOICES = frozenset({"nodes", "partition", "account", "qos", "reservation", "constraint"})
-"""Settings of [slurm] that hold for all jobs of an acceptance."""
 OWN = frozenset({"process", "job"})
 """What the faults of any train touch: its own processes and its own job."""
 

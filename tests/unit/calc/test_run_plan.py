@@ -22,18 +22,10 @@ MANY = RunInputs(
 )
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [
-        Topology(tp=1, pp=1, cp=2, dp=4),
-        Topology(tp=1, pp=1, dp=8, zero=3),
-        Topology(tp=2, pp=1, dp=4),
-    ],
-    ids=["CP2", "FSDP", "TP2"],
-)
-def test_llama_8b_fits_on_8_h100(topology: Topology) -> None:
+@pytest.mark.parametrize("words", ["TP1 CP2", "TP1 ZERO3", "TP2"])
+def test_llama_8b_fits_on_8_h100(words: str) -> None:
     """NVIDIA's own example was refused with 517 GiB."""
-    need = gpu_memory.fullest(LLAMA, topology, batch=128)
+    need = gpu_memory.fullest(LLAMA, parse_topology(f"{words} none", EIGHT), batch=128)
     assert need.fit_probability(H100.memory_gb) > 0.5
     assert need.gib <= 80
 

@@ -188,5 +188,5 @@ def test_times_of_a_drill_replace_guesses_but_not_what_is_stated(tmp_path: Path)
     assert (setup["notice_h"], setup["start_up_h"], setup["save_h"]) == (0.01, 0.005, 0.005)
     said = plan(*words).output.splitlines()[-1]
     assert re.fullmatch(
-        r"With .* Meta's 6.5 .* 64 nodes will be effective \S+% ± \S+; with 2 more spare nodes .*%\.", said
+        r"With .* Meta's 6.5 .* 64 nodes will be effective \S+% ± .*; with 2 more spare nodes .*%\.", said
     )

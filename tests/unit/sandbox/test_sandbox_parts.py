@@ -164,14 +164,7 @@ def test_hostile_name_is_refused(name: str) -> None:
     assert exception_info.value.message == f"sandbox name {name!r} is not allowed"
 
 
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        ({"nodes": 0}, "--nodes is 0, needs 1 to 512"),
-        ({"nodes": 513}, "--nodes is 513, needs 1 to 512"),
-        ({"gpus_per_node": -1}, "--gpus-per-node is -1, needs 0 to 16"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "impossible_size_is_refused"))
 def test_impossible_size_is_refused(size: dict[str, int], message: str) -> None:
     with pytest.raises(InputError) as exception_info:
         SandboxSpec(**size)  # type: ignore[arg-type]  # the parameters are numbers
