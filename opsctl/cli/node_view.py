@@ -134,15 +134,15 @@ class NodeView:
 
     def fanout(self) -> Fanout:
         """Return a fan-out through our running jobs, short jobs on idle nodes, and other ways of the site."""
-        return self.app.fanout(jobs=self._own_jobs, idle=self.idle)
+        return self.app.fanout(jobs=self._own_jobs, idle=self._idle)
 
     @contextmanager
     def hold(self, nodes: Sequence[str], *, minutes: int) -> Iterator[Fanout]:
         """Yield a fan-out. Meanwhile, one job of ours holds those `nodes` that are idle, where Slurm grants them."""
         has_ways = set(self.app.site.remote.ways) >= WAYS_INSIDE_A_JOB
-        free = sorted(set(nodes) & set(self.idle) - set(self._own_jobs)) if has_ways else []
+        free = sorted(set(nodes) & set(self._idle) - set(self._own_jobs)) if has_ways else []
         with self.app.short_job(free, minutes=minutes).hold(free) as held:
-            idle = [node for node in self.idle if node not in held]
+            idle = [node for node in self._idle if node not in held]
             yield self.app.fanout(jobs={**self._own_jobs, **held}, idle=idle)
 
     @cached_property
@@ -155,7 +155,7 @@ class NodeView:
         return job_ids
 
     @cached_property
-    def idle(self) -> list[str]:
+    def _idle(self) -> list[str]:
         return [node.name for node in self.nodes if state_words(node) <= FREE and "IDLE" in state_words(node)]
 
     def chosen(self, nodes: str, *, train: str = "", partition: str = "", every: bool = False) -> list[str]:

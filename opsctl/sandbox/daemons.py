@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
+from opsctl.base.tables import read_package_table
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
 from opsctl.sandbox.loopback import is_listening
@@ -17,6 +18,7 @@ from opsctl.sandbox.slurm_conf import Auth
 from opsctl.sandbox.start_failures import check_loopback, describe_port_holder, describe_wrong_address, make_error
 
 log = logging.getLogger(__name__)
+MUNGED_OPTIONS: list[str] = read_package_table("sandbox/munged.toml")["options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +94,9 @@ def start_munged(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     site = record.site
     if site.auth is not Auth.MUNGE:
         return record
-    # munged accepts a socket that other users cannot reach only with --force. Without --origin munged resolves the
-    # host name, which takes as long as DNS does.
+    # munged accepts a socket that other users cannot reach only with --force.
     force = () if site.shared else ("--force",)
-    argv = (
-        tools.programs["munged"],
-        *force,
-        "--origin=127.0.0.1",
-        "--foreground",
-        "--num-threads=4",
-        f"--socket={site.munge_socket}",
-        f"--key-file={site.home}/munge.key",
-        f"--pid-file={site.home}/munged.pid",
-        f"--seed-file={site.home}/munged.seed",
-    )
+    argv = (tools.programs["munged"], *force, *(option.format(site=site) for option in MUNGED_OPTIONS))
     record = start_recorded(record, MUNGED, argv)
     limit_s = min(15, tools.patience_s)
     wait_for(record, tools.clock, site.munge_socket.exists, MUNGED, limit_s=limit_s, failure="munged has no socket")

@@ -1,7 +1,9 @@
 """Checks of shared memory, file systems and disks."""
 
 from collections.abc import Iterator
+from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_size
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, DiskLog, Fio, NodeSnapshot, Severity
@@ -9,13 +11,7 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, DiskLog, Fio
 BYTES_PER_KIB = 1024
 BYTES_PER_GIB = 2**30
 LUSTRE_HEALTHY = "healthy"
-WARNINGS = {
-    0x01: (Severity.DEGRADED, "has too few spare blocks"),
-    0x02: (Severity.NOTE, "is too hot or too cold"),
-    0x04: (Severity.DEGRADED, "is less reliable: many media or internal errors"),
-    0x08: (Severity.FAULTY, "has become read-only"),
-    0x10: (Severity.NOTE, "has lost the backup of its volatile memory"),
-}
+WARNINGS: list[dict[str, Any]] = read_package_table("nodes/health/checks/nvme.toml")["warnings"]
 MAX_USED_PERCENT = 100
 """A disk beyond its rated endurance may work on: only a note."""
 DISK_REMEDY = "replace the disk"
@@ -96,9 +92,10 @@ def nvme(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
 
 
 def _check_disk_log(name: str, log: DiskLog) -> Results:
-    for bit, (severity, text) in WARNINGS.items():
-        if log.critical_warning & bit:
-            yield CheckResult(severity, f"{name} {text} (critical warning {log.critical_warning:#04x})", DISK_REMEDY)
+    for row in WARNINGS:
+        if log.critical_warning & row["bit"]:
+            text = f"{name} {row['says']} (critical warning {log.critical_warning:#04x})"
+            yield CheckResult(Severity(row["severity"]), text, DISK_REMEDY)
     if (log.used_percent or 0) >= MAX_USED_PERCENT:
         yield note(f"{name} has used {log.used_percent} % of its rated endurance", DISK_REMEDY)
     if log.media_errors:
