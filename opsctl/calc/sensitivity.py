@@ -4,7 +4,7 @@ Inputs that nobody knows are drawn from the published ranges of kinds of cluster
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, quantiles, stdev
@@ -89,8 +89,8 @@ def changes(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSetup]]:
     """Yield changes: every cost halved, every help doubled, and the chain guard switched."""
     guard = "without" if setup.guard else "with"
     yield f"{guard} the chain guard", replace(setup, guard=not setup.guard)
-    for cost, halve in _HALVED.items():
-        changed = halve(setup)
+    for cost, name in _HALVED.items():
+        changed = replace(setup, **{name: getattr(setup, name) / 2})
         if changed != setup:
             yield f"half the {cost}", changed
     if setup.lemons:
@@ -115,14 +115,7 @@ def _add_task_spares(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSe
         yield f"{count} in each task, {plan.cost:.1%} of the node hours", replace(setup, spare_nodes=plan.count)
 
 
-_HALVED: dict[str, Callable[[SimulationSetup], SimulationSetup]] = {
-    "failures": lambda setup: replace(setup, per_1000_node_days=setup.per_1000_node_days / 2),
-    "time until a hang is noticed": lambda setup: replace(setup, notice_h=setup.notice_h / 2),
-    "start-up time": lambda setup: replace(setup, start_up_h=setup.start_up_h / 2),
-    "time of a save": lambda setup: replace(setup, save_h=setup.save_h / 2),
-    "wait in the queue": lambda setup: replace(setup, queue_h=setup.queue_h / 2),
-    "repair time": lambda setup: replace(setup, repair_days=setup.repair_days / 2),
-}
+_HALVED: dict[str, str] = read_package_table("calc/halved_costs.toml")
 
 
 Ranges = Mapping[str, Sequence[float]]

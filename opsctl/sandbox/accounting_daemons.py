@@ -14,7 +14,7 @@ from opsctl.sandbox.record import DATABASE, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import ACCOUNT, CLUSTER
 from opsctl.sandbox.start_failures import make_error
 
-SIZE_OPTIONS, SPEED_OPTIONS = read_package_table("sandbox/mariadb.toml").values()
+OPTIONS: dict[str, list[str]] = read_package_table("sandbox/mariadb.toml")
 
 
 def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
@@ -31,7 +31,7 @@ def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
 def template_path(record: SandboxRecord, tools: Tools) -> Path:
     """Return the path of the template for this user and these versions: other versions may use another format."""
     text = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
-    key = f"{text}|{record.site.version}|{record.site.user}|{SIZE_OPTIONS}"
+    key = f"{text}|{record.site.version}|{record.site.user}|{OPTIONS['size']}"
     return tools.places.cache / f"accounting-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
@@ -55,33 +55,17 @@ def make_template(record: SandboxRecord, tools: Tools, data: Path, template: Pat
 
 
 def install(record: SandboxRecord, tools: Tools, data: Path) -> None:
-    argv = [
-        tools.programs["mariadb-install-db"],
-        "--no-defaults",
-        "--auth-root-authentication-method=normal",
-        "--skip-test-db",
-        f"--user={record.site.user}",
-        f"--datadir={data}",
-        *SIZE_OPTIONS,
-    ]
+    options = (option.format(user=record.site.user, data=data) for option in OPTIONS["install"])
+    argv = [tools.programs["mariadb-install-db"], *options, *OPTIONS["size"]]
     completed = tools.runner.run(argv, timeout=120)
     if completed.code != 0:
         raise SandboxError(f"mariadb-install-db failed: {(completed.err or completed.out).strip()[-500:]}")
 
 
 def start_both(record: SandboxRecord, tools: Tools, data: Path) -> SandboxRecord:
-    home = record.site.home
-    socket = home / "mysql.socket"
-    argv = (
-        tools.programs["mariadbd"],
-        "--no-defaults",
-        f"--user={record.site.user}",
-        f"--datadir={data}",
-        f"--socket={socket}",
-        f"--pid-file={home}/mariadbd.pid",
-        *SIZE_OPTIONS,
-        *SPEED_OPTIONS,
-    )
+    socket = record.site.home / "mysql.socket"
+    options = (option.format(site=record.site, data=data) for option in OPTIONS["serve"])
+    argv = (tools.programs["mariadbd"], *options, *OPTIONS["size"], *OPTIONS["speed"])
     record = start_recorded(record, DATABASE, argv)
     wait_for(record, tools.clock, socket.exists, DATABASE, limit_s=60, failure="mariadbd has no socket")
     record = start_recorded(record, SLURMDBD, (tools.programs["slurmdbd"], "-D"))

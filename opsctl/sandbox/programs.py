@@ -6,14 +6,11 @@ import shutil
 from opsctl.base.capabilities import parse_version
 from opsctl.base.errors import MissingProgram, SandboxError
 from opsctl.base.ports import Runner
+from opsctl.base.tables import read_package_table
 
 SBIN_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 BASIC_PROGRAMS = ("slurmctld", "slurmd", "sinfo", "scontrol", "srun", "munged")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
-APT_PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
-APT_ACCOUNTING_PACKAGES = "slurmdbd slurm-wlm-mysql-plugin mariadb-server"
-DNF_PACKAGES = "slurm slurm-slurmctld slurm-slurmd munge"
-DNF_ACCOUNTING_PACKAGES = "slurm-slurmdbd mariadb-server"
 
 
 def find_programs(path: str, *, accounting: bool, sbin: tuple[str, ...] = SBIN_DIRECTORIES) -> dict[str, str]:
@@ -30,12 +27,8 @@ def find_programs(path: str, *, accounting: bool, sbin: tuple[str, ...] = SBIN_D
 def install_hint(*, accounting: bool) -> str:
     """Return the commands that install the programs of a sandbox."""
     sudo = "" if os.geteuid() == 0 else "sudo "
-    apt = f"{APT_PACKAGES} {APT_ACCOUNTING_PACKAGES}" if accounting else APT_PACKAGES
-    dnf = f"{DNF_PACKAGES} {DNF_ACCOUNTING_PACKAGES}" if accounting else DNF_PACKAGES
-    return (
-        f"Debian, Ubuntu:  {sudo}apt-get install -y --no-install-recommends {apt}\n"
-        f"Fedora, RHEL with EPEL:  {sudo}dnf install -y {dnf}"
-    )
+    hints: list[str] = read_package_table("sandbox/install_hint.toml")["accounting" if accounting else "basic"]
+    return "\n".join(hints).format(sudo=sudo)
 
 
 def read_slurm_version(runner: Runner, slurmctld: str) -> tuple[int, int]:

@@ -18,6 +18,8 @@ from tests.support.cases import read_table
 
 FILE = Path(__file__).parents[1] / "corpus/plan/published/rows.csv"
 GPUS = read_table(__file__, "gpus")
+BLOOM = Topology(**read_table(__file__, "bloom"))
+"""The layout of BLOOM's training."""
 RECOMPUTED = ("none", "selective", "alternate", "full")
 """A row that does not state its recomputation used the least with which it fits."""
 

@@ -28,10 +28,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 
 AT_ONCE = 3
-RESTART_RATIO = 2
-"""A train may take so many times longer to train again than it took to train."""
 SCORE_FIELDS = [name for name in Drilled.__dataclass_fields__ if name not in Event.__dataclass_fields__]
-"""The fields of a score without those of the journal."""
 STOPS = frozenset({Action.HOLD_QUEUED, Action.CANCEL_QUEUED})
 POLL_S = 0.5
 SIGNS = (AttemptFinalized, Diagnosed, NodesLost, StopStep)
@@ -101,7 +98,7 @@ class Drills:
         journal, now, alerts = self.app.journal(run), self.app.clock.now, self.app.site_dir.alerts
         events = journal.events()
         begun = [event for event in events if isinstance(event, AttemptStarted)][-1]
-        limit_s = fault.limit_s + RESTART_RATIO * (now() - begun.when).total_seconds()
+        limit_s = fault.limit_s + 2 * (now() - begun.when).total_seconds()
         run_here = partial(run_lines, variables=self._name_variables(run, begun, ranks), runner=self.app.engine_runner)
         with contextlib.ExitStack() as broken:
             broken.callback(run_here, fault.undo)

@@ -195,16 +195,7 @@ def test_no_ssh_thread_is_left_running(daemon: Sshd) -> None:
         time.sleep(0.05)
 
 
-DIES = """#!/bin/sh
-case $SLURMD_NODENAME in
-node001) # goes down: its end of the connection vanishes
-    pid=$$
-    until grep -q ^sshd "/proc/$pid/comm"; do pid=$(sed -n "s/^PPid:[[:space:]]*//p" "/proc/$pid/status"); done
-    kill -9 "$pid" ;;
-node005) echo "<nvidia_smi_log><gpu>"; kill -9 $$ ;;
-*) exec cat "$(dirname "$0")/smi" ;;
-esac
-"""
+DIES = Path(__file__).with_name("dying_nvidia_smi.sh").read_text()
 
 
 def test_unreachable_nodes_are_unknown_and_not_drained(

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import read_table
+
 CASE = Path(__file__).with_name("host_name_case.py")
-LOCALHOST = "127.0.0.1 localhost\n"
 ETH = "ip address add 10.9.8.7/24 dev lo"
 """A non-loopback address on the only device of a new network namespace."""
-ETH6 = "ip address add fd00::7/64 dev lo nodad"
-NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6"
 SILENT_DNS = f"""{ETH}; mount --bind resolv.conf /etc/resolv.conf
 {sys.executable} -c 'import socket,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
 s.bind(("10.9.8.7",53)); time.sleep(3000)' & sleep 0.2"""
@@ -23,25 +22,8 @@ s.bind(("10.9.8.7",53)); time.sleep(3000)' & sleep 0.2"""
 HARMLESS = re.compile(r"srun: (job \d+ |error: (_server_read: .* Connection reset|step_launch_notify_io_failure: ))")
 """A wait for a busy node, and srun racing with slurmstepd at the end: both depend on the load. Output is compared."""
 
-CASES = {
-    "127.0.0.1": ("here", f"{LOCALHOST}127.0.0.1 here\n", ETH),
-    "127.0.1.1, as Debian writes": ("here", f"{LOCALHOST}127.0.1.1 here\n", ETH),
-    "127.0.1.1 with its domain": ("here", f"{LOCALHOST}127.0.1.1 here.example.org here\n", f"{ETH}; {ETH6}"),
-    "the address of an interface": ("here", f"{LOCALHOST}10.9.8.7 here\n", ETH),
-    "an address that is not here": ("here", f"{LOCALHOST}10.1.2.3 here\n", ETH),
-    "IPv6 first": ("here", f"::1 here localhost\n{LOCALHOST}127.0.1.1 here\n", f"{ETH}; {ETH6}"),
-    "IPv6 only": ("here", f"{LOCALHOST}::1 localhost\nfd00::7 here\n", f"{ETH}; {ETH6}"),
-    "a machine of IPv6 only": ("here", "::1 localhost\nfd00::7 here\n", ETH6),
-    "a machine of IPv6 only, host name on ::1": ("here", "::1 localhost here\n", ETH6),
-    "no entry": ("here", LOCALHOST, ETH),
-    "an empty file": ("here", "", ETH),
-    "dots and capitals": ("Here.Example.ORG", LOCALHOST, ETH),
-    "dots and capitals on 127.0.0.1": ("Here.Example.ORG", "127.0.0.1 localhost here.example.org Here\n", ETH),
-    "no network but loopback": ("here", f"{LOCALHOST}127.0.1.1 here\n", "true"),
-    "no network but loopback, 127.0.0.1": ("here", f"{LOCALHOST}127.0.0.1 here\n", "true"),
-    "no network, no IPv6, no entry": ("here", LOCALHOST, NO_IPV6),
-    "a name server that never answers": ("here", LOCALHOST, SILENT_DNS),
-}
+CASES: dict[str, list[str]] = read_table(__file__, "cases")
+CASES["a name server that never answers"][2] = SILENT_DNS
 
 
 @pytest.fixture(scope="session")

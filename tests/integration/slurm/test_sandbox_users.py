@@ -171,16 +171,8 @@ def test_guessed_configuration_with_another_munge_is_refused(users_conf: Path, o
     (home / "key").chmod(0o600)
     os.chown(home / "key", STRANGER.pw_uid, STRANGER.pw_gid)
     munged = subprocess.Popen(
-        [
-            "munged",
-            "--foreground",
-            "--force",
-            "--origin=127.0.0.1",
-            f"--socket={home}/socket",
-            f"--key-file={home}/key",
-            f"--pid-file={home}/pid",
-            f"--seed-file={home}/seed",
-        ],
+        f"munged --foreground --force --origin=127.0.0.1 --socket={home}/socket --key-file={home}/key"
+        f" --pid-file={home}/pid --seed-file={home}/seed".split(),
         user=STRANGER.pw_uid,
         group=STRANGER.pw_gid,
         extra_groups=[],

@@ -9,21 +9,10 @@ from opsctl.calc import gpu_memory
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, block_parameters, embedding_parameters
 from opsctl.calc.parallel_layout import Topology, layers_of_stages
 from tests.support.cases import read_cases
+from tests.support.published_rows import BLOOM
 
 SMALL = PUBLISHED["104b"]
 ONE = Topology(tp=4, pp=32, dp=1)
-BLOOM = Topology(
-    tp=4,
-    pp=12,
-    dp=8,
-    micro_batch=2,
-    precision="bf16-optimizer",
-    embedding_slots=True,
-    recompute="full",
-    attention="unfused",
-    sequence_parallel=False,
-    overlap=False,
-)
 
 
 def count_bytes(name: str) -> int:

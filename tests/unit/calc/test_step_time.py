@@ -12,24 +12,12 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.calc.error_bars import step_bar
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
-from tests.support.published_rows import PublishedRow, predict_s, read_rows
+from tests.support.published_rows import BLOOM, PublishedRow, predict_s, read_rows
 
 TUNING = [row for row in read_rows() if row.half == "tuning"]
 TIMED = [row for row in TUNING if row.seconds]
 A100S = Cluster(nodes=48, gpus_per_node=8, gpu=accelerator("A100"), node_gb_s=50)
 H100S = Cluster(nodes=2, gpus_per_node=8, gpu=accelerator("H100"))
-BLOOM = Topology(
-    tp=4,
-    pp=12,
-    dp=8,
-    micro_batch=2,
-    precision="bf16-optimizer",
-    embedding_slots=True,
-    recompute="full",
-    attention="unfused",
-    sequence_parallel=False,
-    overlap=False,
-)
 LLAMA = replace(PUBLISHED["llama-3-8b"], sequence=8192)
 PLAIN = Topology(tp=1, pp=1, dp=16)
 

@@ -1,16 +1,12 @@
 """Checks of GPUs: present, working and not slowed down."""
 
+from opsctl.base.tables import read_package_table
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.kernel_lines import RECOVERY_ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity, Smi
 from opsctl.nodes.health.usual_hardware import GPUS, ON_BUS
 
-HARDWARE_EXIT_CODES = {
-    8: "a power cable is not attached",
-    10: "the kernel reported an interrupt problem",
-    14: "the infoROM is corrupt",
-    15: "a GPU has fallen off the bus",
-}
+HARDWARE_EXIT_CODES: dict[str, str] = read_package_table("nodes/health/checks/nvidia_smi_exits.toml")
 """Exit codes of nvidia-smi that name a hardware fault. Others name drivers, rights or libraries."""
 LOST_GPU_MESSAGES = ("GPU is lost", "fallen off the bus")
 MAX_MESSAGE_CHARS = 120
@@ -52,9 +48,9 @@ def _find_hardware_fault(snapshot: NodeSnapshot) -> str:
     if tool != "nvidia-smi" or not section.code:
         return ""
     text = f"{section.err} {snapshot.smi.messages if snapshot.smi else ''}"
-    if section.code not in HARDWARE_EXIT_CODES and not any(message in text for message in LOST_GPU_MESSAGES):
+    if str(section.code) not in HARDWARE_EXIT_CODES and not any(message in text for message in LOST_GPU_MESSAGES):
         return ""
-    meaning = HARDWARE_EXIT_CODES.get(section.code, "a GPU is lost")
+    meaning = HARDWARE_EXIT_CODES.get(str(section.code), "a GPU is lost")
     return f"nvidia-smi exit code {section.code}: {meaning}: {' '.join(text.split())[:MAX_MESSAGE_CHARS]}"
 
 
