@@ -60,8 +60,9 @@ while ((step < last)); do
     ((RANK == 0)) || continue
     [[ -e $faults/loss ]] && loss=$(<"$faults/loss") || loss=2.$((100000 - step))
     [[ -e $faults/clock ]] && stamp=$(date --date "$(<"$faults/clock")" '+[%F %T]') || stamp=
-    printf '%s iteration %8d/%8d | elapsed time per iteration (ms): 200.0 | lm loss: %s |\n' \
-        "$stamp" "$step" "$last" "$loss"
+    [[ -e $faults/pause ]] && took=$((200 + 1000 * $(<"$faults/pause"))) || took=200
+    printf '%s iteration %8d/%8d | elapsed time per iteration (ms): %d.0 | lm loss: %s |\n' \
+        "$stamp" "$step" "$last" "$took" "$loss"
     ((step % 10)) || save
 done
 ((RANK)) || [[ -e $saves/$step ]] || save

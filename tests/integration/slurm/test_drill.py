@@ -11,6 +11,7 @@ import pytest
 
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
+from tests.support.cases import read_table
 from tests.support.trains import trains_on, until
 
 FAULTS = ("rank-killed", "code-bug", "odd-lines")
@@ -40,20 +41,6 @@ def test_drill_scores_three_faults_and_removes_the_sandbox(home: Path) -> None:
     assert not [path for path in Path("/proc").glob("[0-9]*/environ") if _is_of(path, state)]
 
 
-COUNT = """for ((step = 1; step <= 400; step++)); do
-  sleep 0.2
-  ((RANK)) || printf " iteration %d/400 | elapsed time per iteration (ms): 200.0 | lm loss: 2.5 |\\n" "$step"
-done
-"""
-TRAIN = """name = "drill-{0}"
-command = ["bash", "-c", '''{1}''']
-[slurm]
-nodes = 2
-time_limit = "9"
-partition = "batch"
-"""
-
-
 @pytest.mark.usefixtures("_accounting")
 def test_drill_of_a_train_on_a_slurm_that_is_set_up_in_another_way(fresh_slurm, tmp_path: Path) -> None:
     """Accounting, other partitions, a prolog and an epilog, no requeue; a train that trains, one that never does."""
@@ -67,8 +54,8 @@ def test_drill_of_a_train_on_a_slurm_that_is_set_up_in_another_way(fresh_slurm, 
         sandbox.fault(target, FaultKind.RESTART)
     with trains_on(sandbox) as trains:
         until(lambda: {node.state for node in trains.app.slurm.nodes()} == {"IDLE"})
-        (tmp_path / "good.toml").write_text(TRAIN.format("good", COUNT))
-        (tmp_path / "mute.toml").write_text(TRAIN.format("mute", "exec sleep 600"))
+        for name, text in read_table(__file__, "trains").items():
+            (tmp_path / f"{name}.toml").write_text(text)
         good, page = run(trains.site, tmp_path / "good.toml", "--html", str(tmp_path / "card.html"))
         assert (good["wrong"], good["action"], page) == ([], "continue", 0)
         assert good["cause"] in (tmp_path / "card.html").read_text()
