@@ -57,7 +57,7 @@ def test_memory_that_nobody_watches_is_unknown() -> None:
     assert list_results(judge_snapshot(make_snapshot()), "machine_checks") == []
 
 
-@pytest.mark.parametrize(("bit", "severity"), [(bit, severity.value) for bit, (severity, _) in WARNINGS.items()])
+@pytest.mark.parametrize(("bit", "severity"), [(row["bit"], row["severity"]) for row in WARNINGS])
 def test_smart_warning_has_its_severity(bit: int, severity: str) -> None:
     snapshot = replace(make_snapshot(), disk_logs={"nvme0": DiskLog(critical_warning=bit)})
     assert [found for found, _ in list_results(judge_snapshot(snapshot), "nvme")] == [severity]
