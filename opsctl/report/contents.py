@@ -11,7 +11,7 @@ from statistics import median
 
 from opsctl.base.nodesets import expand_if_list
 from opsctl.nodes.slow_nodes import NodeSpeed
-from opsctl.state.events import Drilled
+from opsctl.state.drill_score import Drilled
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
 from opsctl.telemetry.progress.iteration import Iteration
@@ -156,8 +156,7 @@ class Report:
     confidence: Reliability = Reliability.HIGH
     node_speeds: Mapping[str, NodeSpeed] = field(default_factory=dict)
     """By node: its step times against those of its partners, over all trains. Only nodes with step times."""
-    save_s: float | None = None
-    """Mean time of a save, while training stood still; None without one."""
+    save_s: float | None = None  # mean time of a save, while training stood still
     drills: tuple[Drilled, ...] = ()
     restarts: int = 0
     """How often the trainer was started again in its allocation."""
@@ -236,9 +235,8 @@ def add_up(
         confidence = _lower(confidence, missing / max(1, sum(len(part) for part in parts)))
     if window.until < window.end:
         notes = [*notes, "step, tokens, loss and median step are those of the whole log, also after --until"]
-    spans = list(
-        _clip(account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end), window)
-    )
+    ledger = account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end)
+    spans = list(_clip(ledger, window))
     buckets, saves = _sum_buckets(spans), sum(span.bucket is Bucket.CHECKPOINT for span in spans)
     spans_of: defaultdict[int | None, list[Span]] = defaultdict(list)
     for span in spans:

@@ -9,7 +9,7 @@ from typing import Any
 from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_count, format_duration, format_percent, format_step_time, format_time
 from opsctl.report.contents import AttemptReport, Reliability, Report, sort_losses
-from opsctl.state.events import Drilled
+from opsctl.state.drill_score import Drilled
 from opsctl.telemetry.progress.effective_time import Bucket
 
 _MEANINGS = read_package_table("report/meanings.toml")

@@ -16,7 +16,8 @@ from opsctl.guard.end_record import Outcome, date_last_output
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
 from opsctl.report.contents import WHOLE, Report, ReportPeriod, TimedAttempt, Window, add_up
 from opsctl.slurm.past_jobs import JobRun
-from opsctl.state.events import AttemptFinalized, Cancelled, Drilled, Event, Submitted, Submitting, cancels_train
+from opsctl.state.drill_score import Drilled
+from opsctl.state.events import AttemptFinalized, Cancelled, Event, Submitted, Submitting, cancels_train
 from opsctl.state.files import read_size_bytes
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd

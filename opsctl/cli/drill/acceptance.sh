@@ -29,12 +29,12 @@ try() {
     printf '| %s | %s | %s | %s s | %s |\n' "$name" "$says" "$result" "$(($(date +%s) - begun))" "$last"
 }
 
-# A command about nodes: how many have which health, and the first evidence. Exits 3 if the health of a node is unknown.
+# A command about nodes: how many have which health, and the last evidence. Exits 3 if the health of a node is unknown.
 judge_nodes() {
     code=0
     printed=$("$@" --json) || code=$?
     counts=$(printf '%s\n' "$printed" | sed -n 's/^ *"health": "\([a-z]*\)".*/\1/p' | sort | uniq -c | tr -s '\n ' ' ')
-    echo "$counts$(printf '%s\n' "$printed" | sed -n 's/^ *"evidence": "\(.*\)",*$/; \1/p' | head -n 1)"
+    echo "$counts$(printf '%s\n' "$printed" | sed -n 's/^ *"evidence": "\(.*\)",*$/; \1/p' | tail -n 1)"
     case "$code $counts" in "0 "*unknown*) exit 3 ;; esac
     exit "$code"
 }

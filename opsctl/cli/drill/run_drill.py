@@ -22,7 +22,8 @@ from opsctl.sandbox.faults import Fault, run_lines
 from opsctl.settings.alert_channels import EmailTable
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml
-from opsctl.state.events import AttemptFinalized, AttemptStarted, Diagnosed, Drilled, Event, NodesLost, StopStep
+from opsctl.state.drill_score import Drilled
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Diagnosed, Event, NodesLost, StopStep
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration

@@ -23,7 +23,7 @@ from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import DAYS, HOURS, Amount
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.options import failures_option
-from opsctl.state.events import Drilled
+from opsctl.state.drill_score import Drilled
 from opsctl.state.files import read_json
 from opsctl.state.records import decode
 
