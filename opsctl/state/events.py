@@ -47,6 +47,7 @@ class UnknownEvent(Event):
 
 KINDS: dict[str, type[Event]] = {}
 """The class of each kind, by its name in the journal."""
+_NAMES: dict[type[Event], str] = {}
 E = TypeVar("E", bound=Event)
 
 
@@ -56,6 +57,7 @@ def event(kind: str) -> Callable[[type[E]], type[E]]:
 
     def add(cls: type[E]) -> type[E]:
         KINDS[kind] = made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        _NAMES[made] = kind
         return made
 
     return add
@@ -326,9 +328,6 @@ class RequestRefused(Event):
     verb: str
     by: str
     why: str
-
-
-_NAMES = {cls: kind for kind, cls in KINDS.items()}
 
 
 def to_line(event: Event) -> bytes:
