@@ -22,10 +22,8 @@ class Drilled(Event):
     back_s: float | None = None
     """From the fault to the first step after it; `steps_lost` were done twice."""
     wrong: tuple[str, ...] = ()
-    """The demands of the table of faults that are not met."""
     why: str = ""
-    """Why the train could not be broken; empty if it was."""
+    """Demands of the table of faults that are not met; and why the train could not be broken, empty if it was."""
     save_s: float | None = None
-    """Mean time of a save, while training stood still."""
     lost_s: dict[str, float] = field(default_factory=dict)
-    """The seconds that the train lost, by the causes of its report."""
+    """Mean time of a save; and the seconds that the train lost, by the causes of its report."""

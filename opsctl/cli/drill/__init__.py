@@ -35,10 +35,7 @@ OWN = frozenset({"process", "job"})
 @click.option("--fault", "names", multiple=True, metavar="FAULT", help="Drill only this fault; repeatable.")
 @click.option("--list", "lists", is_flag=True, help="List the faults, and where each happened.")
 @dependent_option(
-    "--acceptance",
-    not_with=("--fault", "--list", "--html", "--json"),
-    is_flag=True,
-    help="Try the cluster before a long run; prints Markdown.",
+    "--acceptance", not_with=("--fault", "--html", "--json"), is_flag=True, help="Try the cluster instead."
 )
 @click.option("--confirm", metavar="TRAIN", help="Name of the train in FILE, unless it begins with drill.")
 @click.option("--timeout", type=INTERVAL, default="30m", show_default=True, help="Time limit until a train trains.")

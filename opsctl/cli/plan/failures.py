@@ -177,7 +177,6 @@ def simulate(
             "closed_form": exact,
             "cluster": cluster,
             "influences": influences,
-            "from_drill": sorted(measured),
         },
         shown=[
             _describe(setup, summary, exact),

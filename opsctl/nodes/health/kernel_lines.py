@@ -16,11 +16,8 @@ OTHER_XID = "gpu-xid-other"
 """The cause of an Xid without a cause of its own in xid.toml, and of codes without a row."""
 XID_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
 RECOVERY_CHANGE = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
-_RESETS = ("reset", "gpu reset", "gpu reset required", "reboot", "node reboot", "node reboot required")
 RECOVERY_ACTIONS = {
-    "none": None,
-    **dict.fromkeys(_RESETS, Severity.FAULTY),
-    **dict.fromkeys(("drain and reset", "drain p2p"), Severity.DEGRADED),
+    word: Severity(row) if row else None for word, row in read_package_table("nodes/health/recovery.toml").items()
 }
 """Severity by the words of several nvidia-smi versions for NVML's GPU recovery action."""
 _PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})", re.ASCII)
