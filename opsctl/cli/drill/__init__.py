@@ -34,9 +34,7 @@ OWN = frozenset({"process", "job"})
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--fault", "names", multiple=True, metavar="FAULT", help="Drill only this fault; repeatable.")
 @click.option("--list", "lists", is_flag=True, help="List the faults, and where each happened.")
-@dependent_option(
-    "--acceptance", not_with=("--fault", "--html", "--json"), is_flag=True, help="Try the cluster instead."
-)
+@dependent_option("--acceptance", not_with=("--fault", "--html", "--json"), is_flag=True, help="Try a cluster instead.")
 @click.option("--confirm", metavar="TRAIN", help="Name of the train in FILE, unless it begins with drill.")
 @click.option("--timeout", type=INTERVAL, default="30m", show_default=True, help="Time limit until a train trains.")
 @click.option("--html", type=click.Path(path_type=Path, resolve_path=True), help="Write the card to this file.")
