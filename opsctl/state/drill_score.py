@@ -7,7 +7,7 @@ from opsctl.state.events import Event, event
 
 @event("drilled")
 class Drilled(Event):
-    """What opsctl did about a fault; docs/how-to/drill.md explains the fields. None and empty: nothing, or not known."""
+    """What opsctl did about a fault; docs/how-to/drill.md explains the fields. None and empty: not known."""
 
     fault: str
     noticed_s: float | None = None
