@@ -271,7 +271,7 @@ class Supervisor:
         """Whether no rank of a restart has started for long: some versions of srun hang after a lost node."""
         if not self.attempt.number or self.clock.monotonic() < self._body_since_s + START_LIMIT_S:
             return False
-        from opsctl.guard.next_start import has_ranks  # noqa: PLC0415 (after a failure only)
+        from opsctl.guard.restart import has_ranks  # noqa: PLC0415 (after a failure only)
 
         with self.tolerated("looking for ranks"):
             if not has_ranks(self.run, self.attempt):
@@ -367,8 +367,8 @@ class Supervisor:
     def _keep_nodes(self, finalized: list[FinishedAttempt]) -> None:
         if not finalized or not self.may_restart:
             return
-        from opsctl.guard.next_start import NextStart  # noqa: PLC0415 (after the body)
         from opsctl.guard.repair_wait import RepairWait  # noqa: PLC0415 (after the body)
+        from opsctl.guard.restart import NextStart  # noqa: PLC0415 (after the body)
 
         next_start = NextStart(
             arrays=self.arrays,

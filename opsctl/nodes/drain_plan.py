@@ -15,7 +15,7 @@ from opsctl.base.units import format_duration
 from opsctl.nodes.health.node_state import Health, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
-from opsctl.slurm.states import JOB_WORDS, OUT_OF_SERVICE_WORDS
+from opsctl.slurm.field_values import JOB_WORDS, OUT_OF_SERVICE_WORDS
 
 PREFIX = "opsctl: "
 """Start of every drain reason that opsctl writes. opsctl leaves nodes with other reasons alone."""

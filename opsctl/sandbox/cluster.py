@@ -17,7 +17,6 @@ from opsctl.base.errors import InputError, SandboxError
 from opsctl.base.ports import Clock, Runner
 from opsctl.host.processes import memory_of
 from opsctl.sandbox import daemons
-from opsctl.sandbox.accounting_daemons import start_accounting
 from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, make_site, remove_run_directory
 from opsctl.sandbox.faults import FaultKind, inject
@@ -265,7 +264,7 @@ def bring_up(spec: SandboxSpec, tools: Tools, auth: Auth, *, shared: bool) -> Sa
             record.save()
             record = daemons.start_munged(record, tools)
             if spec.accounting:
-                record = start_accounting(record, tools)
+                record = daemons.start_accounting(record, tools)
             record = daemons.start_nodes(daemons.start_controller(record, tools), tools)
         except BaseException:
             # The logs show the cause. The next `up` or `down` removes them.

@@ -1,24 +1,33 @@
-"""Start the daemons of a sandbox, in order, and wait until they answer."""
+"""Start the daemons of a sandbox, in order, and wait until they answer.
 
+The database of slurmdbd is created once per user and version, and copied for later sandboxes.
+"""
+
+import hashlib
 import logging
 import os
+import secrets
 import shlex
+import shutil
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.base.errors import SandboxError
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.base.tables import read_package_table
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
 from opsctl.sandbox.loopback import is_listening
-from opsctl.sandbox.members import MARKER, NODE
-from opsctl.sandbox.record import CONTROLLER, MUNGED, Places, SandboxDaemon, SandboxRecord
-from opsctl.sandbox.slurm_conf import Auth
+from opsctl.sandbox.members import MARKER, NODE, wait_ended
+from opsctl.sandbox.record import CONTROLLER, DATABASE, MUNGED, SLURMDBD, Places, SandboxDaemon, SandboxRecord
+from opsctl.sandbox.slurm_conf import ACCOUNT, CLUSTER, Auth
 from opsctl.sandbox.start_failures import check_loopback, describe_port_holder, describe_wrong_address, make_error
 
 log = logging.getLogger(__name__)
 MUNGED_OPTIONS: list[str] = read_package_table("sandbox/munged.toml")["options"]
+MARIADB_OPTIONS: dict[str, list[str]] = read_package_table("sandbox/mariadb.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,3 +158,67 @@ def wait_listening(record: SandboxRecord, clock: Clock, name: str, port: int, *,
         return is_listening(address, port) and not describe_port_holder(record, name, port)
 
     wait_for(record, clock, is_ready, name, limit_s=limit_s, failure=f"{name} does not listen on {address}:{port}")
+
+
+def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
+    """Start the database and slurmdbd, with an account for this user. Raises SandboxError."""
+    data = record.site.home / "mysql"
+    template = find_template(record, tools)
+    if not template.is_dir():
+        make_template(record, tools, data, template)
+    else:
+        shutil.copytree(template, data)
+    return start_database(record, tools, data)
+
+
+def find_template(record: SandboxRecord, tools: Tools) -> Path:
+    """Return the path of the template for this user and these versions: other versions may use another format."""
+    text = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
+    key = f"{text}|{record.site.version}|{record.site.user}|{MARIADB_OPTIONS['size']}"
+    return tools.places.cache / f"accounting-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def make_template(record: SandboxRecord, tools: Tools, data: Path, template: Path) -> None:
+    """Create the database in `data` with slurmdbd's tables, stop both daemons, and store a copy as template."""
+    install_database(record, tools, data)
+    running = start_database(record, tools, data)
+    for words in (("cluster", CLUSTER), ("account", ACCOUNT), ("user", record.site.user, f"account={ACCOUNT}")):
+        completed = run_in_sandbox(record, tools.runner, "sacctmgr", "--immediate", "add", *words)
+        if completed.code != 0:
+            raise SandboxError(f"sacctmgr add {' '.join(words)}: {completed.err.strip() or completed.out.strip()}")
+    for name in (SLURMDBD, DATABASE):
+        stop_daemon(running, tools, name)
+    tools.places.cache.mkdir(parents=True, exist_ok=True)
+    copy = template.with_name(f".{template.name}.{secrets.token_hex(4)}")
+    shutil.copytree(data, copy)
+    try:
+        copy.rename(template)
+    except OSError:
+        shutil.rmtree(copy)  # another sandbox has just stored the same template
+
+
+def install_database(record: SandboxRecord, tools: Tools, data: Path) -> None:
+    options = (option.format(user=record.site.user, data=data) for option in MARIADB_OPTIONS["install"])
+    argv = [tools.programs["mariadb-install-db"], *options, *MARIADB_OPTIONS["size"]]
+    completed = tools.runner.run(argv, timeout=120)
+    if completed.code != 0:
+        raise SandboxError(f"mariadb-install-db failed: {(completed.err or completed.out).strip()[-500:]}")
+
+
+def start_database(record: SandboxRecord, tools: Tools, data: Path) -> SandboxRecord:
+    socket = record.site.home / "mysql.socket"
+    options = (option.format(site=record.site, data=data) for option in MARIADB_OPTIONS["serve"])
+    argv = (tools.programs["mariadbd"], *options, *MARIADB_OPTIONS["size"], *MARIADB_OPTIONS["speed"])
+    record = start_recorded(record, DATABASE, argv)
+    wait_for(record, tools.clock, socket.exists, DATABASE, limit_s=60, failure="mariadbd has no socket")
+    record = start_recorded(record, SLURMDBD, (tools.programs["slurmdbd"], "-D"))
+    wait_listening(record, tools.clock, SLURMDBD, record.site.dbd_port)
+    return record
+
+
+def stop_daemon(record: SandboxRecord, tools: Tools, name: str) -> None:
+    daemon = record.daemon(name)
+    assert daemon is not None
+    daemon.process.send(signal.SIGTERM)
+    if not wait_ended({daemon.process: name}, tools.clock, until=tools.clock.monotonic() + 30):
+        raise make_error(record, f"{name} did not end within 30 s", name)

@@ -1,8 +1,14 @@
-"""Parse single fields of Slurm's output: times, array indices, limits. Raise nothing unless the docstring says so."""
+"""Parse single fields of Slurm's output: times, array indices, limits, states of jobs and nodes.
+
+Raise nothing unless the docstring says so. A state that is not known is never an end, nor a node in service.
+"""
 
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
+
+from opsctl.base.model import JobState
+from opsctl.base.tables import read_package_table
 
 EMPTY_WORDS = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "None assigned"})
 """The words with which Slurm's programs print an empty field."""
@@ -11,6 +17,15 @@ MAX_TASK_INDEX = 4_000_000
 MAX_TASKS = 100_000
 """More indices of one array are left out: any user can submit millions, and every command reads the queue."""
 TASK_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", re.ASCII)
+JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+"""States and flags of a node that has a job."""
+
+_WORDS = read_package_table("slurm/slurm_words.toml")
+IN_SERVICE_WORDS = JOB_WORDS.union(_WORDS["in_service"])
+"""States and flags of a node that runs jobs or waits for jobs."""
+
+OUT_OF_SERVICE_WORDS = frozenset(_WORDS["out_of_service"])
+"""States and flags of a node that gets no new jobs."""
 
 
 def parse_text(word: str) -> str:
@@ -70,3 +85,17 @@ def parse_exit_code(word: str) -> str:
 def parse_limit(word: str) -> int | None:
     """Return the limit; None where there is no limit."""
     return int(word) if is_number(word) else None
+
+
+def parse_state(text: str) -> JobState:
+    """Return the job state that squeue or sacct printed, in forms such as `CANCELLED by 1001` and `RUNNING+`."""
+    word = text.split(maxsplit=1)[0].rstrip("+") if text.strip() else ""
+    return JobState.__members__.get(word, JobState.UNKNOWN)
+
+
+def parse_node_reason(state: str, reason: str) -> str:
+    """Return why a node is out of service; empty for a node in service.
+
+    Since 24.11 Slurm stores the reason of a drain until the next drain, so RESUME leaves an old reason behind.
+    """
+    return "" if set(state.upper().split("+")) <= IN_SERVICE_WORDS else reason

@@ -20,12 +20,13 @@ from opsctl.slurm.field_values import (
     parse_exit_code,
     parse_job_number,
     parse_limit,
+    parse_node_reason,
+    parse_state,
     parse_tasks,
     parse_text,
     parse_time,
     split_list,
 )
-from opsctl.slurm.states import parse_node_reason, parse_state
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from opsctl.base.errors import InputError, cannot_read
 from opsctl.base.model import Job, JobState
 from opsctl.base.nodesets import expand_if_list
 from opsctl.base.units import format_size
-from opsctl.slurm.states import parse_state
+from opsctl.slurm.field_values import parse_state
 
 SACCT_HINT = (
     "sacct --parsable2 --duplicates --allocations --format=JobID,State,Submit,Start,End,NodeList -j JOBS > sacct.txt"

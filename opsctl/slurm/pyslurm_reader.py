@@ -14,9 +14,8 @@ from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.base.model import Job, Node
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.slurm.commands import Slurm
-from opsctl.slurm.field_values import parse_tasks, parse_text, parse_time
+from opsctl.slurm.field_values import parse_node_reason, parse_state, parse_tasks, parse_text, parse_time
 from opsctl.slurm.slurm_errors import HINT
-from opsctl.slurm.states import parse_node_reason, parse_state
 
 UNKNOWN_VERSION = "of unknown version"
 

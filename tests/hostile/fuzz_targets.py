@@ -25,13 +25,13 @@ from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_lo
 from opsctl.host.system import SystemRunner
 from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
-from opsctl.nodes.health import amd_smi, hardware_output, host_output, nvidia_smi, snapshot
+from opsctl.nodes.health import amd_smi, host_output, nvidia_smi, snapshot
 from opsctl.nodes.remote import known_hosts
 from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
 from opsctl.settings import field_types
 from opsctl.settings.alert_channels import SlackTable
-from opsctl.slurm import accounting, batch_options, field_values, parse_output, past_jobs, slurm_errors, states
+from opsctl.slurm import accounting, batch_options, field_values, parse_output, past_jobs, slurm_errors
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry import disk_usage
@@ -185,8 +185,8 @@ PARSERS: dict[str, FuzzTarget] = {
     "scontrol, reservations": text(parse_output.parse_reservations, SCONTROL),
     "scontrol, configuration": text(parse_output.parse_limits, SCONTROL),
     "sacctmgr": text(accounting_tables, "sacctmgr/*/*.txt"),
-    "state of a job": text(states.parse_state, examples=(b"CANCELLED by 0", b"RUNNING")),
-    "reason of a node": text(lambda data: states.parse_node_reason("DRAIN", data), examples=(b"Not responding",)),
+    "state of a job": text(field_values.parse_state, examples=(b"CANCELLED by 0", b"RUNNING")),
+    "reason of a node": text(lambda data: field_values.parse_node_reason("DRAIN", data), examples=(b"Not responding",)),
     "array tasks": text(field_values.parse_tasks, examples=(b"0-399:7%2", b"[1,3,5-7]")),
     "job number": text(field_values.parse_job_number, errors=VALUES, examples=(b"12",)),
     "exit code": text(field_values.parse_exit_code, examples=(b"1792",)),
@@ -209,7 +209,7 @@ PARSERS: dict[str, FuzzTarget] = {
         examples=(b'@list\n[{"gpu": 0, "uuid": "x"}]\n@static\n[{"gpu": 0}]\n@metric\n[{"gpu": 0}]\n',),
     ),
     "dcgmi": text(host_output.parse_dcgm, "dcgmi/made/*.json"),
-    "fio": text(hardware_output.parse_fio, "fio/*/*.json"),
+    "fio": text(host_output.parse_fio, "fio/*/*.json"),
     "kernel log": text(lambda data: host_output.parse_kernel(data, 1e6), "dmesg/*.txt"),
     "kernel log, as a section": FuzzTarget(section("kernel"), corpus=("dmesg/*.txt",)),
     "processes of a node": text(

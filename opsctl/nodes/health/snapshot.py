@@ -9,7 +9,7 @@ from pathlib import Path
 from opsctl.base.ports import WAYS_INSIDE_A_JOB, Answer
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
-from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_fio, parse_hardware
+from opsctl.nodes.health.host_output import parse_disk_logs, parse_fio, parse_hardware
 from opsctl.nodes.health.node_state import NodeSnapshot, Section, Smi
 
 SCRIPT = Path(__file__).with_name("gather.sh")

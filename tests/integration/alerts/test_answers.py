@@ -9,7 +9,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.base.errors import InputError
 from opsctl.host.system import SystemClock
-from opsctl.monitor.handle_answers import AnswerPoller
+from opsctl.monitor.alert_people import AnswerPoller
 from tests.integration.alerts.conftest import read_kinds
 from tests.support.cases import read_cases, read_table
 from tests.support.imap_server import PASSWORD, USER, append_mail, empty_mailbox, find_problem, serve_imap

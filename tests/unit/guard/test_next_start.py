@@ -12,8 +12,8 @@ from opsctl.guard import lost_node
 from opsctl.guard.earlier_attempts import EarlierAttempts
 from opsctl.guard.finalize import finalize
 from opsctl.guard.lost_node import find_missing_nodes, find_removed_nodes
-from opsctl.guard.next_start import NextStart
 from opsctl.guard.repair_wait import RepairWait
+from opsctl.guard.restart import NextStart
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.guard.supervisor import Supervisor
 from opsctl.guard.tolerated import Tolerated

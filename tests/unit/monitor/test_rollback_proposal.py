@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from opsctl.base.findings import Finding, Level
-from opsctl.monitor.rollback_proposal import propose_rollback
+from opsctl.monitor.run_watchdogs import propose_rollback
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration import Iteration

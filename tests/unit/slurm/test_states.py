@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.base.model import JobState
-from opsctl.slurm.states import parse_state
+from opsctl.slurm.field_values import parse_state
 from tests.support.cases import read_cases
 
 MANUAL = """

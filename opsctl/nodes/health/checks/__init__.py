@@ -14,9 +14,8 @@ from opsctl.nodes.health.checks.gpu_memory import ecc, remapped_rows, retired_pa
 from opsctl.nodes.health.checks.gpu_state import clocks, dcgm, gpus, persistence, recovery, temperature
 from opsctl.nodes.health.checks.host import clock_skew, host_settings, machine_checks, memory, orphans, processes
 from opsctl.nodes.health.checks.infiniband import infiniband
-from opsctl.nodes.health.checks.kernel_log import kernel_log
+from opsctl.nodes.health.checks.kernel_log import kernel_log, xid
 from opsctl.nodes.health.checks.storage import fio, lustre, mounts, nvme, shm
-from opsctl.nodes.health.checks.xid import xid
 from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot
 
 Check = Callable[[NodeSnapshot, CheckInput], Results]

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.nodes.health.checks.storage import WARNINGS
-from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_hardware
+from opsctl.nodes.health.host_output import parse_disk_logs, parse_hardware
 from opsctl.nodes.health.node_state import DiskLog, Health, NodeBaseline
 from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import NOW, UPTIME, judge_snapshot, list_results, make_snapshot, read_corpus

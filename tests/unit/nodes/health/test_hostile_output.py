@@ -9,7 +9,7 @@ from opsctl.base.model import Node
 from opsctl.base.ports import Answer
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health import host_output, nvidia_smi
-from opsctl.nodes.health.hardware_output import parse_fio
+from opsctl.nodes.health.host_output import parse_fio
 from opsctl.nodes.health.node_state import Card, CheckInput, Health, NodeBaseline, Severity
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
