@@ -1,7 +1,7 @@
 """Everything that the pages show, from one query of the queue, one of the nodes, and the files of the site."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -10,21 +10,41 @@ from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.model import Job, Node
+from opsctl.base.statements import Statement, say
 from opsctl.cron.cron_status import CronStatus, read_cron_status
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
-from opsctl.dash.disk_forecast import DiskCard, list_disks
 from opsctl.dash.node_tiles import NodeTile, describe_lost_nodes, list_node_tiles
 from opsctl.dash.show_times import format_age
 from opsctl.dash.train_card import TrainCard, make_card
+from opsctl.dash.train_figures import Sparkline, draw_sparkline
 from opsctl.dash.train_headline import TONES, Tone
 from opsctl.dash.train_reasons import describe_rollback
 from opsctl.launch.rollback_state import read_rollback_state
+from opsctl.monitor.run_watchdogs import filesystems
 from opsctl.state.run_dir import RunDir, may_act, scan
+from opsctl.watchdogs.context import WatchdogMemory
+from opsctl.watchdogs.fs_quota import FORECAST, GROWTH, FsQuota, UsageMemory
 
 MAX_REASONS = 3
 LATE = timedelta(minutes=30)
 """A watch without a finding for this long is late, whatever the tick of cron."""
 UNKNOWN_RANK = TONES.index(Tone.UNKNOWN)
+
+HOURS_A_YEAR = 8760
+UNMEASURED_S = 180
+"""An interval between checkpoints that is shorter says nothing about the rate of a day."""
+_TONES = {"ok": "green", "unknown": "unknown", "warning": "amber", "critical": "red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCard:
+    name: str
+    tone: str
+    texts: tuple[str, ...]
+    """Usage and forecast, or why they are unknown."""
+    checked: datetime | None
+    curve: Sparkline | None
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +235,38 @@ def _read_watch_age(app: App) -> WatchAge:
     except RunDirError:
         last = None
     return WatchAge(last=last, now=app.site_now())
+
+
+def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
+    """Yield the site's file systems. Measures nothing."""
+    try:
+        entries = app.alerting.ledger.levels()
+    except OpsctlError as error:
+        problems.append(f"alerts: {error.message}")
+        entries = {}
+    memory = WatchdogMemory(app.site_dir.path / "watch")
+    for filesystem in filesystems(app.site):
+        entry = entries.get(f"{FsQuota.name}/{filesystem.name}")
+        if entry is None or entry.finding is None:
+            text = f"{filesystem.name} ({filesystem.path}): not measured yet; opsctl watch measures it"
+            yield DiskCard(name=filesystem.name, tone="unknown", texts=(text,), checked=None, curve=None)
+            continue
+        says = entry.finding.says
+        parts = tuple(filter(is_worth_showing, says.parts))
+        samples = memory.recall(UsageMemory, FsQuota.name, filesystem.name).samples
+        yield DiskCard(
+            name=filesystem.name,
+            tone=_TONES[entry.level],
+            texts=(say(replace(says, parts=parts[:1])), *map(say, parts[1:])),
+            checked=entry.checked_at,
+            curve=draw_sparkline([used for _, used in samples]),
+            evidence=tuple(map(say, filter(is_worth_showing, entry.finding.details))),
+        )
+
+
+def is_worth_showing(part: Statement) -> bool:
+    """Return False for an end that is over a year away, and for a rate that was measured over no time."""
+    hours, every_s = part.facts.get("hours"), part.facts.get("every_s")
+    is_far = part.kind == FORECAST and isinstance(hours, int | float) and hours > HOURS_A_YEAR
+    is_unmeasured = part.kind == GROWTH and isinstance(every_s, int | float) and every_s < UNMEASURED_S
+    return not (is_far or is_unmeasured)

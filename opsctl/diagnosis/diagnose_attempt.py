@@ -1,21 +1,25 @@
 """Diagnose an attempt from its logs and from the reported exit reason."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from statistics import median
 
 from opsctl.diagnosis.causes import OF_TRAINER, CauseKind, Confidence, Weight, causes, read_table
+from opsctl.diagnosis.excerpt import find_time
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
-from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, find_survived, scan
 from opsctl.diagnosis.speakers import speaker_of_file, split
-from opsctl.state.files import is_regular
+from opsctl.state.files import is_regular, read_range
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.last_lines import read_last_lines, read_part
+from opsctl.telemetry.progress.log_reader import STAMP, STAMP_SEARCH_BYTES, parse_stamp
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
 RANK_LOG_TAIL_BYTES = 4 << 20
@@ -26,6 +30,9 @@ MAX_SUSPICIOUS_LINES = 5
 MAX_QUOTED_CHARS = 300
 SURVIVABLE = OF_TRAINER | {CauseKind.MEMORY, CauseKind.STORAGE}
 """Classes of failures that a program may report and survive."""
+CLOCK_BYTES = 64 << 10
+"""Bytes at the start of a log from which clock offsets are estimated."""
+_VARIES = re.compile(rb"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +78,7 @@ def diagnose_logs(paths: Sequence[Path]) -> Diagnosis:
     """Return why an attempt ended from logs alone: one log of all ranks, or one log for each rank or node."""
     scans = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
     iterations = [log_scan.iteration for log_scan in scans.values() if log_scan.iteration is not None]
-    diagnosis = find_root_cause(_merge(scans), iteration=max(iterations, default=None))
+    diagnosis = find_root_cause(merge_in_order(scans), iteration=max(iterations, default=None))
     return _add_suspicious_lines(diagnosis, paths)
 
 
@@ -131,12 +138,65 @@ def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
     for path in filter(is_regular, paths):
         size = path.lstat().st_size
         scans[path] = scan(path, begin=max(0, size - RANK_LOG_TAIL_BYTES), known=speaker_of_file(path.name))
-    return _merge(scans)
+    return merge_in_order(scans)
 
 
-def _merge(scans: dict[Path, Scan]) -> list[LogEvent]:
-    events = [log_scan.events for log_scan in scans.values() if log_scan.events]
-    return merge_in_order(events, list(scans))
+def merge_in_order(scans: Mapping[Path, Scan]) -> list[LogEvent]:
+    """Merge the events of several ordered logs. Events without any time come last."""
+    logs = [log_scan.events for log_scan in scans.values() if log_scan.events]
+    if len(logs) < 2:
+        return list(chain.from_iterable(logs))
+    skews = estimate_skews(list(scans))
+    keyed = []
+    for log in logs:
+        latest = 0.0
+        for event in log:
+            seconds = _parse_seconds(find_time(event).encode())
+            # The order within a log overrules its times.
+            latest = max(latest, (seconds or latest) - skews.get(_find_clock(event.path), 0.0))
+            keyed.append((latest or float("inf"), event.offset, event))
+    return [event for _, _, event in sorted(keyed, key=lambda entry: entry[:2])]
+
+
+def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
+    """Return by node how many seconds its clock is ahead of the median clock."""
+    times_by_line: dict[bytes, dict[str, float]] = {}
+    for path in paths:
+        for shape, seconds in _read_first_times(path).items():
+            times_by_line.setdefault(shape, {}).setdefault(_find_clock(path), seconds)
+    offsets: dict[str, list[float]] = {}
+    for times in times_by_line.values():
+        if len(times) < 2:
+            continue
+        middle = median(times.values())
+        for clock, seconds in times.items():
+            offsets.setdefault(clock, []).append(seconds - middle)
+    return {clock: median(seconds) for clock, seconds in offsets.items()}
+
+
+def _find_clock(path: Path) -> str:
+    """Return the node whose clock stamps a log."""
+    return speaker_of_file(path.name).node or path.name
+
+
+def _read_first_times(path: Path) -> dict[bytes, float]:
+    """Return the first time of each kind of line at the start of a log. Lines that differ in digits are one kind."""
+    try:
+        lines = read_range(path, 0, CLOCK_BYTES)[0].split(b"\n")
+    except OSError:
+        return {}
+    first_times: dict[bytes, float] = {}
+    for line in lines:
+        seconds = _parse_seconds(line)
+        if seconds is not None:
+            first_times.setdefault(_VARIES.sub(b"#", line), seconds)
+    return first_times
+
+
+def _parse_seconds(line: bytes) -> float | None:
+    match = STAMP.search(line, 0, STAMP_SEARCH_BYTES)
+    seconds = parse_stamp(match[0]) if match else math.nan
+    return None if math.isnan(seconds) else seconds
 
 
 def _max_weight(events: Sequence[LogEvent]) -> Weight:

@@ -1,7 +1,8 @@
 """Scan logs of any size, from the end backwards, for lines that may name the cause of an attempt's end.
 
 A training step needs every rank, so a line that two steps follow did not end the attempt. The scan covers the lines
-after the last but one sign of progress, or the whole log without such signs.
+after the last but one sign of progress, or the whole log without such signs. Several runs may have been appended to a
+log, or a launcher may start again: the scan finds where the last run begins.
 """
 
 import os
@@ -9,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 
 from opsctl.base.errors import cannot_read
+from opsctl.base.tables import read_byte_patterns
 from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Weight, causes, classify, read_table
-from opsctl.diagnosis.last_start import HEAD_BYTES, find_last_process, find_last_start
 from opsctl.diagnosis.progress_marks import LastProgress, find_advance
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular, read_range
@@ -48,6 +50,15 @@ _CHANGING = re.compile(rb"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?|0x[0-9a-f]+
 MAX_EARLIER_BYTES = 1 << 20
 """Bytes at the beginning of an earlier attempt's log in which lines are looked up."""
 _DEVICE = re.compile(r"NVRM: Xid \((?P<gpu>PCI:[\da-fA-F:.]+)\)")
+HEAD_BYTES = 16 << 10
+"""Bytes at the beginning of a log that show how a run begins."""
+MAX_HEAD_LINES = 16
+MIN_SHAPE_CHARS = 12
+MIN_REPEATED_LINES = 3
+"""Lines of the beginning that occur again where a run begins."""
+MAX_START_LINES = 60
+"""Lines among which those of a beginning stand: ranks and programs write between them."""
+_STARTS = read_byte_patterns("diagnosis/patterns.toml", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,3 +272,51 @@ def _line_around(chunk: bytes, position: int) -> tuple[int, int]:
     stop = len(chunk) if stop < 0 else stop
     start = chunk.rfind(b"\n", 0, position) + 1
     return max(start, chunk.rfind(b"\r", start, position) + 1), stop
+
+
+def find_last_start(head: bytes, data: bytes, at: int) -> int:
+    """Return where the beginning `head` of a log last occurs again in its part from offset `at` on; 0 for nowhere."""
+    shapes = _list_start_shapes(head)
+    new = set(shapes) if at == 0 else set()
+    last = first = start = 0
+    offset, recent = at, set[bytes]()
+    for number, line in enumerate(data.split(b"\n")):
+        shape = _find_start_shape(line)
+        if shape in new:
+            new.discard(shape)
+        elif shape in shapes:
+            if shape in recent or (recent and number - first > MAX_START_LINES):
+                recent.clear()
+            first, start = (first, start) if recent else (number, offset)
+            recent.add(shape)
+            last = start if len(recent) >= MIN_REPEATED_LINES else last
+        offset += len(line) + 1
+    return last
+
+
+def find_last_process(data: bytes, at: int) -> int:
+    """Return where a program was started again behind its traceback, in a part of a log from offset `at` on.
+
+    One process at a time wrote the log: else, and for a single traceback, return 0.
+    """
+    if _STARTS["of_others"].search(data):
+        return 0
+    own = [
+        match
+        for match in _STARTS["traceback"].finditer(data)
+        if not _STARTS["part_of_failure"].match(match["above"] or b"")
+    ]
+    again = [before.end() for before, after in pairwise(own) if before["script"] == after["script"]]
+    return at + again[-1] if again else 0
+
+
+def _list_start_shapes(head: bytes) -> list[bytes]:
+    """Return the shapes of the first lines that may begin a run. What each rank writes occurs once a rank."""
+    lines = head[: head.rfind(b"\n") + 1].split(b"\n")
+    of_start = (line for line in lines if not _STARTS["of_failure"].search(line) and not split(line)[0].is_known)
+    return list(dict.fromkeys(islice(filter(None, map(_find_start_shape, of_start)), MAX_HEAD_LINES)))
+
+
+def _find_start_shape(line: bytes) -> bytes:
+    """Return a line without the parts that differ between runs; empty for a line that says too little."""
+    return _STARTS["varying"].sub(b"#", line[:300].strip()) if len(line) >= MIN_SHAPE_CHARS else b""

@@ -1,21 +1,22 @@
 """Do what the answers of listed people ask for: acknowledge, silence, hold, release; and answer everything else."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from zoneinfo import ZoneInfo
 
-from opsctl.alerts import answer_memory
+from pydantic import TypeAdapter
+
 from opsctl.alerts.answer import FORMS, AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
-from opsctl.alerts.answer_memory import CONFIRM_WITHIN, AnswerMemory, UnconfirmedStep
 from opsctl.alerts.dispatch import Alerting, enqueue
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import ANSWER_ID_PREFIX, describe_time, find_incident, make_message
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.errors import InputError, OpsctlError, RunDirError
 from opsctl.base.findings import Level
 from opsctl.base.units import format_duration
 from opsctl.guard.node_care import NodeCare
@@ -24,9 +25,12 @@ from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.confirm_proposals import confirm_proposals
 from opsctl.state import switches
 from opsctl.state.events import RequestDone
+from opsctl.state.files import MAX_STATE_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.reasons import as_written
+from opsctl.state.records import HEADER
 from opsctl.state.run_dir import may_act
+from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch
 
 MAX_QUOTED_CHARS = 200
@@ -38,6 +42,51 @@ _MENTIONS = re.compile(r"\s*(?:<@(\w+)(?:\|[^>]*)?>[\s:,]*)")
 
 FindChain = Callable[[str], TrainArrays]
 """Returns the arrays of a train by name. Raises InputError."""
+MAX_REMEMBERED = 2000
+"""Handled answers that are remembered, so that none is handled twice."""
+CONFIRM_WITHIN = timedelta(hours=1)
+MAX_REPLIES_A_DAY = 20
+"""A thread gets at most this many replies to texts that are no answer: a program may be writing them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnconfirmedStep:
+    """A hold or a release that a second answer confirms."""
+
+    verb: AnswerVerb
+    reason: str
+    by: str
+    at: datetime
+
+
+@dataclass(slots=True, kw_only=True)
+class AnswerMemory:
+    """What a later cycle needs to know, stored in `answers.json`."""
+
+    handled: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    """Answers of people who are not listed. However many, they push out none of `handled`."""
+    waiting: dict[str, UnconfirmedStep] = field(default_factory=dict)
+    """By train."""
+    replies: dict[str, list[datetime]] = field(default_factory=dict)
+    """Times of replies to texts that are no answer, by the id of the answered message."""
+
+    def take_waiting(self, trains: Iterable[str], now: datetime) -> dict[str, UnconfirmedStep]:
+        """Remove and return what still waits for these trains."""
+        self.waiting = {train: step for train, step in self.waiting.items() if now - step.at <= CONFIRM_WITHIN}
+        return {train: self.waiting.pop(train) for train in set(trains) & set(self.waiting)}
+
+    def may_reply(self, message: str, now: datetime) -> bool:
+        """Count one more reply below `message`; return False if there were too many since yesterday."""
+        day = {name: [at for at in times if now - at < timedelta(days=1)] for name, times in self.replies.items()}
+        times = day.setdefault(message, [])
+        is_allowed = len(times) < MAX_REPLIES_A_DAY
+        times += [now] if is_allowed else []
+        self.replies = {name: times for name, times in day.items() if times}
+        return is_allowed
+
+
+_MEMORY = TypeAdapter(AnswerMemory)
 
 
 def apply_answers(
@@ -47,7 +96,7 @@ def apply_answers(
 
     An answer that is interrupted is handled again by the next cycle. Without `care`, nobody can confirm a proposal.
     """
-    memory = answer_memory.load(alerting.site)
+    memory = load_memory(alerting.site)
     handled = {*memory.handled, *memory.strangers}
     new = {_name(answer): answer for answer in answers if _name(answer) not in handled}
     work = _Answers(alerting=alerting, memory=memory, find_chain=find_chain, care=care)
@@ -58,7 +107,7 @@ def apply_answers(
         (memory.handled if is_listed else memory.strangers).append(name)
     work.reply_to_unclear()
     if new:
-        answer_memory.store(alerting.site, memory)
+        store_memory(alerting.site, memory)
     return done
 
 
@@ -241,3 +290,23 @@ def _hold_or_release(arrays: TrainArrays, verb: AnswerVerb, why: str) -> str:
         ids = arrays.release()
         arrays.journal.append(RequestDone(verb="release", by=why))
     return f"{train}: released {', '.join(ids) or 'nothing: no task is held'}"
+
+
+def load_memory(site: SiteDir) -> AnswerMemory:
+    """Return what is remembered; nothing without a file.
+
+    Raises RunDirError for one that cannot be read: every answer could then be sent again.
+    """
+    path = site.alerts / "answers.json"
+    try:
+        return _MEMORY.validate_python(read_json(path, MAX_STATE_BYTES))
+    except FileNotFoundError:
+        return AnswerMemory()
+    except (OSError, ValueError, TypeError) as error:
+        hint = "two days after the last answer, nobody can send one again: remove the file then"
+        raise RunDirError(f"{path}: which answers were handled is unknown: {error!s:.200}", hint=hint) from error
+
+
+def store_memory(site: SiteDir, memory: AnswerMemory) -> None:
+    memory.handled, memory.strangers = memory.handled[-MAX_REMEMBERED:], memory.strangers[-MAX_REMEMBERED:]
+    site.write(site.alerts / "answers.json", json.dumps({**HEADER, **_MEMORY.dump_python(memory, mode="json")}) + "\n")

@@ -21,7 +21,7 @@ from opsctl.checkpoints import offload
 from opsctl.checkpoints.trainer_command import shell, value_files
 from opsctl.checkpoints.trainer_command.read_command import parse_options
 from opsctl.cron import crontab
-from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
+from opsctl.diagnosis import causes, diagnose_attempt, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
 from opsctl.host.system import SystemRunner
 from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
@@ -101,7 +101,7 @@ def section(name: str) -> Callable[[bytes], object]:
 
 def explain_logs(path: Path) -> object:
     scanned = scan_logs.scan(path)
-    ordered = merge_logs.merge_in_order([scanned.events], [path])
+    ordered = diagnose_attempt.merge_in_order({path: scanned})
     return root_cause.find_root_cause(ordered, iteration=scanned.iteration, ranks=8)
 
 
@@ -235,7 +235,7 @@ PARSERS: dict[str, FuzzTarget] = {
     "cause of a line": text(
         lambda data: causes.classify(data[: scan_logs.MAX_LINE_BYTES]), "diagnosis/lines/*.txt", "failures/*.jsonl"
     ),
-    "skew of logs": file(lambda path: merge_logs.estimate_skews([path, path]), *LOGS),
+    "skew of logs": file(lambda path: diagnose_attempt.estimate_skews([path, path]), *LOGS),
     "NCCL debug": FuzzTarget(
         lambda data: nccl_debug.read_nccl_debug(data.split(b"\n")),
         corpus=("diagnosis/nccl-odd.txt", "diagnosis/tr11*.txt"),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.alerts import answer_memory, dispatch
+from opsctl.alerts import dispatch
 from opsctl.alerts.alert_history import read_alert_history
 from opsctl.alerts.answer import RawAnswer, find_person, sign
 from opsctl.alerts.channels import email, slack
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.monitor.apply_answers import NOT_UNDERSTOOD, apply_answers
+from opsctl.monitor.apply_answers import MAX_REPLIES_A_DAY, NOT_UNDERSTOOD, apply_answers, load_memory
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.events import AttemptFinalized, RequestDone
 from tests.support.finalized_trains import make_node_care, make_train
@@ -57,7 +57,7 @@ def write(world, text, *, id="1", sender="U0ANNA", key="hang/gpt", care=None, **
 def describe_effect(world, answers):
     """Apply the answers; return what came of them, in the words of the corpus."""
     apply_answers(world.alerting, answers, find_chain(world))
-    waiting = answer_memory.load(world.site).waiting
+    waiting = load_memory(world.site).waiting
     [silence, *_] = [*world.ledger.read().silences, None]
     subjects = [item.message.subject for box in world.alerting.outboxes for item in box.waiting()]
     if world.ledger.levels()["hang/gpt"].acknowledged:
@@ -169,10 +169,10 @@ def test_nothing_is_done_while_the_memory_of_answers_cannot_be_read(world, conte
 
 
 def test_text_of_a_program_is_answered_a_bounded_number_of_times(world):
-    for number in range(answer_memory.MAX_REPLIES_A_DAY + 5):
+    for number in range(MAX_REPLIES_A_DAY + 5):
         write(world, "I am away", id=str(number))
     messages = [item.message for item in world.alerting.outboxes[0].waiting() if "answer-" in item.message.id]
-    assert len(messages) == answer_memory.MAX_REPLIES_A_DAY
+    assert len(messages) == MAX_REPLIES_A_DAY
     assert messages[0].body.splitlines() == [NOT_UNDERSTOOD, "read: I am away"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.show_times import format_age
-from opsctl.dash.sparklines import draw_sparkline
+from opsctl.dash.train_figures import draw_sparkline
 from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
 from opsctl.launch.wait_reasons import WaitKind
 from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
