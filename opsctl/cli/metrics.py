@@ -9,14 +9,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.cli.dependent_option import dependent_option
-from opsctl.cli.output import (
-    app_and_json,
-    complete_trains,
-    print_json,
-    print_text,
-    wants_json,
-    write_file,
-)
+from opsctl.cli.output import app_and_json, complete_trains, print_json, print_text, wants_json, write_file
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.prometheus import EFFECTIVE_EVERY_S, Fresh, exposition, listen, parse_address
 from opsctl.state.run_dir import RunDir

@@ -23,13 +23,7 @@ from opsctl.diagnosis.nccl_debug import MORE_OUTPUT, NcclSummary, read_nccl_debu
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.stack_dumps import (
-    PY_SPY_READS,
-    Stack,
-    add_processes,
-    group_stacks,
-    render_stacks,
-)
+from opsctl.diagnosis.stack_dumps import PY_SPY_READS, Stack, add_processes, group_stacks, render_stacks
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.launch import train_arrays
 from opsctl.settings.loader import load_train

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.base.web import fetch, open_session, parse_address
-from opsctl.cli.mcp.call_tool import MAX_RESULT_CHARS, NOTICE, bound, clean
+from opsctl.cli.mcp.mcp_server import MAX_RESULT_CHARS, NOTICE, bound, clean
 from opsctl.cli.mcp.tool_table import load_tools
 from opsctl.cli.remote_host import ssh_options
 from opsctl.telemetry.logs.log_lines import for_terminal, plain

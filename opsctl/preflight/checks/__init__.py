@@ -4,17 +4,7 @@ Adding one: a condition in checks.toml or a function in a file of this directory
 in checks.toml, cases in tests/corpus/preflight, a row in docs/reference/preflight-checks.md.
 """
 
-from opsctl.preflight.checks import (
-    accounting,
-    duplicates,
-    files,
-    layout,
-    nodes,
-    saving,
-    secrets,
-    slurm,
-    stopping,
-)
+from opsctl.preflight.checks import accounting, duplicates, files, nodes, saving, secrets, slurm, stopping
 from opsctl.preflight.problem import Check
 from opsctl.preflight.table_checks import TableCheck
 
@@ -40,7 +30,7 @@ CHECKS: dict[str, Check] = {
     **_by_name(duplicates.precision, files.files),
     **_by_table("startup", "chain", "processes", "heads", "vocabulary", "stages", "tensor", "batch", "ramp"),
     **_by_table("pipeline"),
-    **_by_name(layout.memory, stopping.signal, stopping.stop_request, stopping.deadline, stopping.kill_switch),
+    **_by_name(nodes.memory, stopping.signal, stopping.stop_request, stopping.deadline, stopping.kill_switch),
     **_by_name(saving.interval),
     **_by_table("evaluation"),
     **_by_name(saving.save),

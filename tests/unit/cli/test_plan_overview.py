@@ -12,7 +12,7 @@ from opsctl.base.errors import InputError
 from opsctl.calc.gpu_memory import GIB
 from opsctl.cli import cli
 from opsctl.launch.launch_plan import job_spec
-from opsctl.preflight.checks.layout import memory
+from opsctl.preflight.checks.nodes import memory
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.recipe import read_recipe

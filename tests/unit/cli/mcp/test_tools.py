@@ -9,7 +9,7 @@ import pytest
 from opsctl.base.errors import InputError
 from opsctl.base.ports import Completed
 from opsctl.cli import cli
-from opsctl.cli.mcp.call_tool import MAX_RESULT_CHARS, NOTICE, bound, call_tool, clean
+from opsctl.cli.mcp.mcp_server import MAX_RESULT_CHARS, NOTICE, bound, call_tool, clean
 from opsctl.cli.mcp.tool_table import MARK, AssistantTool, load_tools
 from opsctl.cli.output import wants_json
 from opsctl.host.system import SystemRunner
