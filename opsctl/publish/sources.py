@@ -1,6 +1,7 @@
 """Select the files of a run directory to publish: never a checkpoint, never a file outside the run directory."""
 
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,10 @@ GROWING = (".txt", ".log", ".out", ".err", ".jsonl")
 TEXT = (*GROWING, ".json", ".md", ".html", ".toml", ".yaml", ".csv", ".sh")
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npz", ".npy")
 """Suffixes of checkpoint files, in any directory."""
+COMPRESSED = (".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z")
+"""Formats that are not searched for secrets."""
+MAX_UNZIPPED_BYTES = 256 << 20
+"""Bytes of a gzip file that are searched for secrets."""
 OVERLAP_BYTES = 1 << 16
 """Bytes before the published end of a log that are searched too, so that no secret is cut in half."""
 
@@ -75,12 +80,14 @@ def _refusal(run: RunDir, path: Path, real: Path) -> str:
         return "points outside the run directory"
     if (root / "checkpoints") in real.parents or path.suffix in WEIGHTS or real.suffix in WEIGHTS:
         return "is part of a checkpoint"
+    if path.suffix in COMPRESSED or real.suffix in COMPRESSED:
+        return "is compressed, and no secret in it would be found"
     name = os.fsencode(path.relative_to(run.path)).decode("utf-8", "replace")
     return "" if name.isprintable() and "�" not in name else "its name is not plain text"
 
 
 class HoldsSecret(Exception):
-    """A binary file that holds a secret. Striking the secret out would damage the file."""
+    """A binary file that holds a secret, or may hold one. Striking the secret out would damage the file."""
 
 
 def read(source: PublishedFile, most: int, secrets: Secrets) -> tuple[bytes, int]:
@@ -91,7 +98,7 @@ def read(source: PublishedFile, most: int, secrets: Secrets) -> tuple[bytes, int
         data = file.read(source.size - begin)
     struck, count = secrets.strike(data)
     if source.path.suffix not in TEXT:
-        if count:
+        if count or secrets.strike(_unzip(data))[1]:
             raise HoldsSecret("holds a secret, which cannot be struck out of a binary file")
         return data, 0
     if source.path.suffix in GROWING:
@@ -99,6 +106,23 @@ def read(source: PublishedFile, most: int, secrets: Secrets) -> tuple[bytes, int
         struck = struck[: struck.rfind(b"\n") + 1]
     published = _cut_to_end(struck, most, source.size) if source.left_out else struck
     return published, count
+
+
+def _unzip(data: bytes) -> bytes:
+    """Return what a gzip file holds; nothing of any other. Raises HoldsSecret where that cannot be known."""
+    if not data.startswith(b"\x1f\x8b"):
+        return b""
+    found, left = bytearray(), data
+    while left:
+        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            found += reader.decompress(left, MAX_UNZIPPED_BYTES - len(found) + 1)
+        except zlib.error as error:
+            raise HoldsSecret(f"cannot be searched for secrets: {error}") from error
+        if len(found) > MAX_UNZIPPED_BYTES:
+            raise HoldsSecret("is too large to be searched for secrets")
+        left = reader.unused_data
+    return bytes(found)
 
 
 def _cut_to_end(data: bytes, most: int, size: int) -> bytes:

@@ -1,5 +1,6 @@
 """Redaction of configured secrets, of secrets in the environment and of text that has the form of a secret."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -126,6 +127,21 @@ def test_binary_with_a_secret_is_refused(site: Site) -> None:
         "holds a secret, which cannot be struck out of a binary file"
     ]
     assert name not in site.out()
+
+
+def test_compressed_log_is_searched(site: Site) -> None:
+    """A rotated log has a second member where it was appended to; other formats are not read."""
+    calm, telling = gzip.compress(b"iteration 1\n" * 9), gzip.compress(b"login with open sesame\n")
+    damaged = calm + telling[:10] + b"\xff" * 9
+    files = {"calm.txt.1.gz": calm, "b.txt.2.gz": calm + telling, "damaged.gz": damaged, "c.txt.xz": b"\xfd7zXZ"}
+    for name, data in files.items():
+        site.write(f"logs/{name}", data)
+    whys = {item.name: item.why for item in site.publish(files=("logs/*.gz", "logs/*.xz")).items}
+    assert whys["logs/calm.txt.1.gz"] == ""
+    assert whys["logs/b.txt.2.gz"] == "holds a secret, which cannot be struck out of a binary file"
+    assert whys["logs/damaged.gz"].startswith("cannot be searched for secrets")
+    assert whys["logs/c.txt.xz"] == "is compressed, and no secret in it would be found"
+    assert {name for name in site.out() if name.startswith("logs/")} == {"logs/calm.txt.1.gz"}
 
 
 def test_secret_in_the_report_is_struck_out(site: Site) -> None:
