@@ -1,28 +1,38 @@
 """A hung train: no progress while Slurm reports RUNNING.
 
 Signs of progress are the heartbeat, with the limit of its phase, and iteration lines and checkpoints, with a limit
-learnt from the train's own rhythm. The age of the log does not count: a hung train may continue to print.
+learnt from the train's own rhythm. The age of the log does not count: a hung train may continue to print. The
+evidence of a hang is the stacks of all ranks, and the ranks that do not answer.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import ClassVar, Literal
 
+from ClusterShell.RangeSet import RangeSet
 from pydantic import AwareDatetime
 
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job
+from opsctl.base.nodesets import expand
+from opsctl.base.ports import Runner
 from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.checkpoints.scan import scan_directories
-from opsctl.diagnosis.request_stacks import request_by_file
+from opsctl.diagnosis.py_spy import FILE_NAME, PySpyDump, dump_stacks
+from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
+from opsctl.diagnosis.speakers import speaker_of_file
+from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, STATES, Stack, parse, render_stacks
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.slurm.steps import InJob
 from opsctl.state.run_dir import Attempt
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
-from opsctl.watchdogs import hang_stacks
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.new_lines import LogPlace, new_iterations
 
@@ -31,6 +41,7 @@ FLOOR_S = 900.0
 LIMIT_LINES, LIMIT_PAUSES = 20, 3
 """A learnt limit covers the time of this many lines, and this multiple of the longest harmless pause."""
 MAX_PAUSES_REMEMBERED = 50
+MAX_SILENT_LINES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +104,27 @@ class HangMemory:
     evidence: HangEvidence = HangEvidence()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProcesses:
+    """The processes of an attempt's ranks, as far as known."""
+
+    ranks: int
+    homes: Mapping[int, str]
+    """The node by rank."""
+    states: Sequence[Stack] = ()
+    reached: Collection[str] = ()
+    """Nodes whose processes were listed."""
+
+    def describe(self, rank: int) -> str:
+        """Return why the rank cannot train; empty if its process runs or is unknown."""
+        state = next((state for state in self.states if state.rank == rank), None)
+        if state is None:
+            # Without any process found, the ranks may only be unnamed: their environment lacks RANK.
+            return STATES[GONE] if self.states and self.homes.get(rank) in self.reached else ""
+        where = f" in {state.kernel_function}" if state.state == "D" and state.kernel_function else ""
+        return f"{STATES[state.state]}{where}" if state.state in CANNOT_TRAIN else ""
+
+
 class Hang:
     name: ClassVar[str] = "hang"
     of: ClassVar[Literal["train"]] = "train"
@@ -135,11 +167,9 @@ class Hang:
         ranks, lines, silent = train.config.world_size, [], []
         try:
             request_by_file(attempt, target, ranks=ranks, timeout_s=watch.stacks_seconds, clock=context.clock)
-            dump = hang_stacks.list_processes(watch.py_spy, job, attempt, target, context.runner)
-            silent = hang_stacks.find_silent(
-                target, job, dump, ranks=ranks, ranks_per_node=train.config.slurm.processes_per_node
-            )
-            lines = [*silent, *hang_stacks.summary(target, ranks=ranks), *dump.problems]
+            dump = list_processes(watch.py_spy, job, attempt, target, context.runner)
+            silent = find_silent(target, job, dump, ranks=ranks, ranks_per_node=train.config.slurm.processes_per_node)
+            lines = [*silent, *summarize_stacks(target, ranks=ranks), *dump.problems]
         except OSError as error:
             lines.append(f"stacks could not be stored: {error}")
         return HangEvidence(since=since, lines=tuple(lines), silent=tuple(silent[:1]))
@@ -241,3 +271,60 @@ def _quiet(context: WatchContext, train: WatchedTrain, rhythm: Rhythm, heartbeat
     if watch.hang_minutes and quiet.phase in {"training", Phase.TRAIN}:
         quiet = replace(quiet, limit_s=watch.hang_minutes * 60)
     return quiet
+
+
+def summarize_stacks(target: Path, *, ranks: int) -> list[str]:
+    """Return the ranks by stack, the rarest stack first: the other ranks wait for those ranks."""
+    return [*render_stacks(collect_answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
+
+
+def list_processes(program: str, job: Job, attempt: Attempt, target: Path, runner: Runner) -> PySpyDump:
+    """List the ranks' processes, with their stacks by py-spy (`program`), in own steps of the job. Raises OSError."""
+    nodes = expand(job.nodes)
+    ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
+    dump = dump_stacks(program, attempt.name, nodes, ways)
+    dump.save(target)
+    return dump
+
+
+def find_silent(target: Path, job: Job, dump: PySpyDump, *, ranks: int, ranks_per_node: int) -> list[str]:
+    """Return a line for the ranks of each node that do not answer or cannot run."""
+    nodes = expand(job.nodes)
+    homes = {rank: nodes[rank // ranks_per_node] for rank in range(min(ranks, len(nodes) * ranks_per_node))}
+    states = [stack for stack in parse(dump.text.encode()) if stack.state]
+    homes |= {state.rank: state.node for state in states if state.rank is not None}
+    processes = RankProcesses(ranks=ranks, homes=homes, states=states, reached=dump.reached)
+    return render_silent(list_answered(target), processes)
+
+
+def list_answered(target: Path) -> set[int]:
+    """Return the ranks that wrote their own stack into `target`."""
+    ranks = set()
+    for path in target.glob("*.txt"):
+        speaker = speaker_of_file(f"{path.stem}.log")
+        if path.name != FILE_NAME and speaker.rank is not None:
+            ranks.add(speaker.rank)
+    return ranks
+
+
+def render_silent(answered: Collection[int], processes: RankProcesses) -> list[str]:
+    """Return lines such as `rank 2 on node017 does not answer: stopped (T)`; none if all or no ranks are silent.
+
+    A rank whose process cannot run is named also where no rank answers, as with most foreign trainers. Pure.
+    """
+    silent = set(range(processes.ranks)) - set(answered) if answered else set()
+    groups: dict[tuple[bool, str, str], list[int]] = {}
+    for rank in range(processes.ranks):
+        reason = processes.describe(rank)
+        if reason or rank in silent:
+            groups.setdefault((not reason, processes.homes.get(rank, ""), reason), []).append(rank)
+    lines = []
+    for (_, node, reason), ranks in sorted(groups.items()):
+        numbers = RangeSet(",".join(map(str, ranks)))
+        verb = f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
+        does = "does" if len(ranks) == 1 else "do"
+        where = f" on {node}" if node else ""
+        lines.append(f"{verb}{where} {does} not answer{f': {reason}' if reason else ''}")
+    if len(lines) <= MAX_SILENT_LINES:
+        return lines
+    return [*lines[:MAX_SILENT_LINES], f"{len(lines) - MAX_SILENT_LINES} more groups of ranks do not answer"]

@@ -22,9 +22,9 @@ from opsctl.actions.rollback_plan import (
 )
 from opsctl.actions.steer_train import disarm_switch, read_switch
 from opsctl.app import App
-from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, writing
 from opsctl.base.nodesets import hostname
+from opsctl.base.tables import parse_toml
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, set_aside
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in

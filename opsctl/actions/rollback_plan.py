@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.app import App
-from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, RunDirError
 from opsctl.base.findings import Level
+from opsctl.base.tables import parse_toml
 from opsctl.checkpoints.catalog import describe_doubt
 from opsctl.checkpoints.newer_checkpoints import (
     Pointer,

@@ -56,25 +56,21 @@ def list_checkpoints(directory: Path) -> list[CatalogRow]:
 
 def _row(checkpoint: Checkpoint) -> CatalogRow:
     try:
-        return _read_row(checkpoint)
+        (checkpoint.path / manifest.COMPLETE).stat()
+        record = manifest.read_manifest(checkpoint.path)
+        return CatalogRow(
+            step=checkpoint.step,
+            path=checkpoint.path,
+            kind=record.kind,
+            size=size_of(record),
+            topology=" ".join(f"{key}={value}" for key, value in record.topology.items()),
+            consumed_samples=record.consumed_samples,
+            keep_reason=manifest.read_keep(checkpoint.path)["reason"],
+            offloaded=offloaded_to(checkpoint.path),
+            problem="" if manifest.is_sound(checkpoint.path) else "a file is missing or too short",
+        )
     except (OSError, ValueError) as error:
         return CatalogRow(step=checkpoint.step, path=checkpoint.path, problem=str(error), is_unread=True)
-
-
-def _read_row(checkpoint: Checkpoint) -> CatalogRow:
-    (checkpoint.path / manifest.COMPLETE).stat()
-    record = manifest.read_manifest(checkpoint.path)
-    return CatalogRow(
-        step=checkpoint.step,
-        path=checkpoint.path,
-        kind=record.kind,
-        size=size_of(record),
-        topology=" ".join(f"{key}={value}" for key, value in record.topology.items()),
-        consumed_samples=record.consumed_samples,
-        keep_reason=manifest.read_keep(checkpoint.path)["reason"],
-        offloaded=offloaded_to(checkpoint.path),
-        problem="" if manifest.is_sound(checkpoint.path) else "a file is missing or too short",
-    )
 
 
 def size_of(record: Manifest) -> int:

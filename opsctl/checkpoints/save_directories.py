@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -24,6 +24,7 @@ WEIGHTS = re.compile(r"[\w.=-]+\.(?:pt|pth|ckpt|pth\.tar|safetensors|msgpack|eqx
 """Names of files of weights that scripts write into the working directory."""
 MAX_USUAL = 8
 CERTAIN_TIERS, UNCERTAIN_TIERS = (1, 2), (3,)
+"""The uncertain one: options and variables that often name the checkpoints, such as --ckpt and CKPT_DIR."""
 NO_PATH = re.compile(r"(?i)[\d.]+|true|false|none|null|yes|no|auto|latest|last|best")
 """Values of options that are no path, such as `--checkpoint 500`."""
 MAX_ENTRIES = 10_000
@@ -81,7 +82,7 @@ def find_save_directories(
     named = [(text, "TRAIN.toml, [progress] checkpoint_directories") for text in configured]
     named += [(str(command.checkpoints), "the run directory")]
     found = find_in_command(command) + [(_directory_of(text), "a save in the log") for text in logged]
-    named += found or ([] if configured else find_possible(command) + find_usual(command))
+    named += found or ([] if configured else _find_named(command, UNCERTAIN_TIERS) + find_usual(command))
     directories: dict[Path, SaveDirectory] = {}
     for text, reason in named:
         path = _absolute(text, command)
@@ -114,12 +115,7 @@ def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
 
 def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories that the command or a configuration file in it names, with the reasons."""
-    return list(_select(_find_given(command), CERTAIN_TIERS))
-
-
-def find_possible(command: TrainCommand) -> list[tuple[str, str]]:
-    """Return the directories of options and variables that often name the checkpoints, such as --ckpt and CKPT_DIR."""
-    return list(_select(_find_given(command), UNCERTAIN_TIERS))
+    return _find_named(command, CERTAIN_TIERS)
 
 
 def _find_given(command: TrainCommand) -> dict[str, tuple[str, str]]:
@@ -142,8 +138,9 @@ def _find_given(command: TrainCommand) -> dict[str, tuple[str, str]]:
     return given
 
 
-def _select(given: Mapping[str, tuple[str, str]], tiers: Collection[int]) -> Iterator[tuple[str, str]]:
-    """Yield what the rows of the lowest of the tiers name."""
+def _find_named(command: TrainCommand, tiers: Collection[int]) -> list[tuple[str, str]]:
+    """Return what the rows of the lowest of the tiers name."""
+    given = _find_given(command)
     found: dict[int, list[tuple[str, str]]] = {}
     for row in (row for row in load_rows() if row.tier in tiers):
         for name in (*row.options, *row.keys):
@@ -151,7 +148,7 @@ def _select(given: Mapping[str, tuple[str, str]], tiers: Collection[int]) -> Ite
                 value, reason = given[name]
                 found.setdefault(row.tier, []).append((_below(row, value, given), reason))
                 break
-    yield from found[min(found)] if found else ()
+    return found[min(found)] if found else []
 
 
 def _below(row: SaveRow, value: str, given: Mapping[str, tuple[str, str]]) -> str:

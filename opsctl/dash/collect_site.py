@@ -164,7 +164,7 @@ def _make_view(app: App, runs: Sequence[RunDir], slurm: SlurmAnswer, alerts: Seq
     excluded = {exclusion.node: datetime.fromtimestamp(exclusion.since, UTC) for exclusion in app.exclusions.now()}
     cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
     nodes = _list_nodes(app, slurm, cards)
-    cards = [_name_lost_nodes(card, nodes) for card in cards]
+    cards = [replace(card, marks=(*card.marks, *describe_lost_nodes(card.last_nodes, nodes or ()))) for card in cards]
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.site_now(),
@@ -199,11 +199,6 @@ def _list_nodes(app: App, slurm: SlurmAnswer, cards: Sequence[TrainCard]) -> tup
         for name in card.last_nodes:
             ended_on.setdefault(name, []).append(card.name)
     return tuple(list_node_tiles(app, slurm.nodes, trains_on, ended_on))
-
-
-def _name_lost_nodes(card: TrainCard, nodes: Sequence[NodeTile] | None) -> TrainCard:
-    """Return the card with the nodes of its last attempt that are out of service."""
-    return replace(card, marks=(*card.marks, *describe_lost_nodes(card.last_nodes, nodes or ())))
 
 
 def _make_card(

@@ -35,8 +35,6 @@ from opsctl.telemetry.progress.train_settings import read_step_pattern
 
 MAX_ATTEMPTS = 100
 """Rows of the table: the newest."""
-MAX_TAIL_BYTES = 1 << 20
-"""Read of each journal of alerts: its newest lines."""
 MAX_HISTORY = 200
 MAX_MARKS = 200
 """Events on the curves: the newest."""

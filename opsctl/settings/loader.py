@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import ConfigError
+from opsctl.base.tables import parse_toml
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.container import ContainerTable

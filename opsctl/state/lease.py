@@ -172,15 +172,11 @@ def _take(lock: Path, mine: Path, clock: Clock) -> bool:
     except OSError as error:
         if is_held(lock.parent, clock):
             return False
-        raise _cannot_lock(lock, error) from error
+        raise RunDirError(
+            f"{lock.parent}: cannot be locked: {error.strerror}",
+            hint="the directory must be yours, with free space, on a file system with hard links",
+        ) from error
     return True
-
-
-def _cannot_lock(lock: Path, error: OSError) -> RunDirError:
-    return RunDirError(
-        f"{lock.parent}: cannot be locked: {error.strerror}",
-        hint="the directory must be yours, with free space, on a file system with hard links",
-    )
 
 
 def _local_host() -> str:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from opsctl.base.bounded_toml import parse_toml
+from opsctl.base.tables import parse_toml
 from opsctl.state.files import parse_json, read_bounded
 
 MAX_CONFIG_BYTES = 1 << 20

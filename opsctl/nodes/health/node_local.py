@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from opsctl.base.bounded_toml import parse_toml
 from opsctl.base.errors import OpsctlError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Answer, Clock, Runner, TimedOut
+from opsctl.base.tables import parse_toml
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Health, NodeBaseline, Severity, Verdict
 from opsctl.nodes.health.snapshot import parse, render_script

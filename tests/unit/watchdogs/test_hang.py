@@ -12,8 +12,7 @@ from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, Stack, group_stacks, parse
 from opsctl.state.files import write_atomic
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
-from opsctl.watchdogs import hang_stacks
-from opsctl.watchdogs.hang_stacks import RankProcesses, list_answered, render_silent
+from opsctl.watchdogs.hang import RankProcesses, list_answered, render_silent, summarize_stacks
 from tests.support.cases import read_table
 from tests.support.watch_context import LINE, T0, Bench, job, waiting
 
@@ -242,7 +241,7 @@ def test_ranks_are_grouped_by_stack_rarest_first(tmp_path: Path) -> None:
     for rank in range(4):
         (tmp_path / f"node-a-{rank}.txt").write_text(DUMP)
     (tmp_path / "node-a-2.txt").write_text(DUMP.replace("in barrier", "in read").replace("2420", "7"))
-    assert hang_stacks.summary(tmp_path, ranks=5) == [
+    assert summarize_stacks(tmp_path, ranks=5) == [
         "1 of 5 ranks did not answer: 4",
         "1 rank (node node-a: 2) in read at loop.py:91",
         "3 ranks (node node-a: 0-1,3) in barrier at loop.py:91",
@@ -253,7 +252,7 @@ def test_ranks_are_grouped_by_stack_rarest_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dump", ["", "Thread 0x", "\x00\xff", "Thread 0x1 (most recent call first):\n"])
 def test_truncated_dump_has_no_location(tmp_path: Path, dump: str) -> None:
     (tmp_path / "n1-0.txt").write_text(dump)
-    assert hang_stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) without a stack"
+    assert summarize_stacks(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) without a stack"
 
 
 HOMES = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
