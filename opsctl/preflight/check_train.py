@@ -125,7 +125,8 @@ def list_problems(
         unknown = {"Slurm": refusal.message}
     recipe = read_recipe(train, context.root / train.name / train.setup.directory)
     request = LaunchRequest(train=train, spec=spec, recipe=recipe)
-    return _allow_errors(_judge(context, request, checks, slurm, unknown), allowances)
+    problems = _judge(context, request, checks, slurm, unknown)
+    return sort_problems(_allow(problem, allowances.get(problem.check, "")) for problem in problems)
 
 
 def _judge(
@@ -135,19 +136,16 @@ def _judge(
     slurm: ClusterFacts | None,
     unknown: Mapping[str, str],
 ) -> list[Problem]:
-    train = request.train
+    train, table = request.train, request.train.container
     place = context.place(RunDir(context.root / train.name), actor())
     facts = gather(request, place, slurm, unknown)
-    if train.container is None:
+    if table is None:
         return judge(checks, request, facts)
-    missing = _list_mounted(facts.misplaced_paths, train, train.container, place.run.path)
+    missing = _list_mounted(facts.misplaced_paths, train, table, place.run.path)
     facts = replace(facts, misplaced_paths=missing)
-    return [*judge(checks, request, facts), *check_container(train.container, context.engine_runner)]
-
-
-def check_container(table: ContainerTable, runner: Runner) -> list[Problem]:
-    """Return what is missing or unknown. Compute nodes may have other programs and mounts than this machine."""
-    return [*_check_image(table), *_check_runtime(table, runner), *_check_mounts(table)]
+    # Compute nodes may have other programs and mounts than this machine.
+    of_container = [*_check_image(table), *_check_runtime(table, context.engine_runner), *_check_mounts(table)]
+    return [*judge(checks, request, facts), *of_container]
 
 
 def _list_mounted(
@@ -254,13 +252,8 @@ def find_allowances(train: TrainSettings, options: Sequence[str]) -> dict[str, s
     return allowances
 
 
-def _allow_errors(problems: Iterable[Problem], allowances: Mapping[str, str]) -> list[Problem]:
-    """Return the problems with every allowed error as a warning."""
-    changed = [_allow(problem, allowances.get(problem.check, "")) for problem in problems]
-    return sort_problems(changed)
-
-
 def _allow(problem: Problem, origin: str) -> Problem:
+    """Return the problem; an error that `origin` allows as a warning."""
     if not origin or problem.level is not ProblemLevel.ERROR:
         return problem
     return replace(problem, level=ProblemLevel.WARNING, allowed=origin)

@@ -31,7 +31,7 @@ from opsctl.settings.loader import TrainSettings
 from opsctl.settings.watch import Filesystem
 from opsctl.slurm.commands import Slurm
 from opsctl.state.files import MAX_RECORD_BYTES, parse_json, read_text
-from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Switch, read
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
@@ -76,7 +76,11 @@ def _by_software(packages: dict[str, str]) -> dict[str, str]:
 
 def _list_of_last_attempt(run: RunDir) -> dict[str, str]:
     """Read `packages.txt` of the last attempt, in the format of pip freeze."""
-    newest = max((attempt for attempt in run.attempts() if attempt.repro.is_dir()), key=_read_mtime, default=None)
+    newest = max(
+        (attempt for attempt in run.attempts() if attempt.repro.is_dir()),
+        key=lambda attempt: attempt.path.stat().st_mtime,
+        default=None,
+    )
     if newest is None:
         return {}
     with contextlib.suppress(OSError, ValueError):
@@ -84,10 +88,6 @@ def _list_of_last_attempt(run: RunDir) -> dict[str, str]:
         rows = (line.partition("==") for line in lines)
         return {name.lower(): version for name, _, version in rows if version}
     return {}
-
-
-def _read_mtime(attempt: Attempt) -> float:
-    return attempt.path.stat().st_mtime
 
 
 VARIABLE = re.compile(r"\$\{?(\w+)\}?")
@@ -156,7 +156,8 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
     gpu = gpu_kind(gpu_names or [*request.spec.extra, request.spec.constraint]) if request.has_gpus else ""
     if request.has_gpus and not gpu and request.recipe.shape():
         why["memory and the time of a step"] = "neither opsctl health nor a constraint or gres names the kind of GPU"
-    scripts = _read_scripts(request, place)
+    train = request.train
+    scripts = dict(read_command(train.command, train.environment, _trainer_path(request, place, "")).scripts)
     processor = read_processor({**os.environ, **request.train.environment})
     saved, saved_count = _read_checkpoints(request, place.run, why)
     return Facts(
@@ -280,11 +281,6 @@ def _list_unseen(request: LaunchRequest, place: LaunchPlace) -> Iterable[str]:
     directory = Path(request.train.setup.directory)
     if len(directory.parents) > 1 and exists(directory.parents[-2]) is False:
         yield request.train.setup.directory
-
-
-def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
-    train = request.train
-    return dict(read_command(train.command, train.environment, _trainer_path(request, place, "")).scripts)
 
 
 def _find_written_settings(script: str) -> dict[str, Any]:

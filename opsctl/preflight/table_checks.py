@@ -40,7 +40,7 @@ class TableCheck:
     def __call__(self, request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         values = list_facts(request, facts)
         programs = frozenset(list_programs(request, str(values["launcher"])))
-        names = RunNames(request=request, facts=values, programs=programs)
+        names = RunNames(recipe=request.recipe, facts=values, programs=programs)
         for problem, row in read_table()[self.name].items():
             has_condition = isinstance(row, dict) and "when" in row
             if has_condition and programs & set(row.get("of", programs)) and evaluate(row["when"], names.look_up):
@@ -149,15 +149,15 @@ def list_collective_limits(recipe: Recipe) -> Iterator[tuple[int, str]]:
 class RunNames:
     """The names of one run."""
 
-    request: LaunchRequest
+    recipe: Recipe
     facts: Mapping[str, Value | Callable[[], Value]]
     programs: frozenset[str]
 
     def look_up(self, name: str) -> Value:
         """Return the value of a name; None if it is not known."""
-        recipe, (prefix, _, rest) = self.request.recipe, name.partition(".")
+        prefix, _, rest = name.partition(".")
         if prefix in PREFIXES:
-            return PREFIXES[prefix](self, rest)
+            return PREFIXES[prefix](self.recipe, rest)
         if name in self.facts:
             fact = self.facts[name]
             return fact() if callable(fact) else fact
@@ -165,31 +165,13 @@ class RunNames:
             return name[3:] in {spell(program).replace("-", "_") for program in self.programs}
         if name not in RECIPE_FIELDS:
             return self._read_option(name)
-        value: Value = getattr(recipe, name)
-        return value if recipe.is_complete or name in recipe.names else None
-
-    def is_given(self, name: str) -> Value:
-        recipe = self.request.recipe
-        is_set = spell(name) in recipe.options or name in recipe.names
-        return is_set if is_set or recipe.is_complete else None
-
-    def is_known(self, name: str) -> Value:
-        return bool(getattr(self.request.recipe, name))
-
-    def read_variable(self, name: str) -> Value:
-        return _read_text(self.request.recipe.variables.get(name, ""))
-
-    def name_setting(self, name: str) -> Value:
-        return self.request.recipe.name(name)
-
-    def read_words(self, name: str) -> Value:
-        return " ".join(self.request.recipe.options.get(spell(name), ()))
+        value: Value = getattr(self.recipe, name)
+        return value if self.recipe.is_complete or name in self.recipe.names else None
 
     def _read_option(self, name: str) -> Value:
-        recipe = self.request.recipe
-        texts = recipe.options.get(spell(name))
+        texts = self.recipe.options.get(spell(name))
         if texts is None or texts[:1] in {("none",), ("null",), ("None",)}:
-            return DEFAULTS.get(recipe.trainer, {}).get(name) if recipe.is_complete else None
+            return DEFAULTS.get(self.recipe.trainer, {}).get(name) if self.recipe.is_complete else None
         return _read_text(texts[0]) if texts else True  # of several values the others may be the trainer's own words
 
     def fill(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,12 +180,17 @@ class RunNames:
         return {name: evaluate(row.get("values", {}).get(name, name), self.look_up) for name in names}
 
 
-PREFIXES: Mapping[str, Callable[[RunNames, str], Value]] = {
-    "given": RunNames.is_given,
-    "known": RunNames.is_known,
-    "env": RunNames.read_variable,
-    "setting": RunNames.name_setting,
-    "text": RunNames.read_words,
+def _is_given(recipe: Recipe, name: str) -> Value:
+    is_set = spell(name) in recipe.options or name in recipe.names
+    return is_set if is_set or recipe.is_complete else None
+
+
+PREFIXES: Mapping[str, Callable[[Recipe, str], Value]] = {
+    "given": _is_given,
+    "known": lambda recipe, name: bool(getattr(recipe, name)),
+    "env": lambda recipe, name: _read_text(recipe.variables.get(name, "")),
+    "setting": Recipe.name,
+    "text": lambda recipe, name: " ".join(recipe.options.get(spell(name), ())),
 }
 
 

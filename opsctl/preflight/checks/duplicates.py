@@ -21,7 +21,7 @@ def nodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for where, count in [*list_flags(request, "nnodes", "num-nodes"), *list_variables(request, NODES)]:
         if count != nodes:
             yield error("nodes.differ", where=where, count=count, nodes=nodes)
-    for where, count in [*in_settings, *list_assigned(facts.scripts, NODES), *_directive(facts, "nodes")]:
+    for where, count in [*in_settings, *list_assigned(facts.scripts, NODES), *_list_directives(facts)]:
         if count != nodes:
             yield warning("nodes.may_differ", where=where, count=count, nodes=nodes)
 
@@ -59,14 +59,12 @@ def list_flags(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]
             yield f"command: --{name}", count
 
 
-def list_variables(
-    request: LaunchRequest, names: Iterable[str], scripts: Mapping[str, str] | None = None
-) -> Iterator[tuple[str, int]]:
-    """Yield the numbers of variables in TRAIN.toml and in `scripts`, each with its place."""
+def list_variables(request: LaunchRequest, names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield the numbers of variables in TRAIN.toml, each with its place."""
     for name in names:
         if (count := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", count
-    yield from list_assigned({**request.texts, **(scripts or {})}, names)
+    yield from list_assigned(request.texts, names)
 
 
 def list_assigned(texts: Mapping[str, str], names: Iterable[str]) -> Iterator[tuple[str, int]]:
@@ -76,7 +74,7 @@ def list_assigned(texts: Mapping[str, str], names: Iterable[str]) -> Iterator[tu
             yield from ((f"{where}: {name}", count) for count in find_numbers(text, name))
 
 
-def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
+def _list_directives(facts: Facts) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
-        if (count := parse_whole(read_directives(text).get(name, ""))) is not None:
-            yield f"{where}: #SBATCH --{name}", count
+        if (count := parse_whole(read_directives(text).get("nodes", ""))) is not None:
+            yield f"{where}: #SBATCH --nodes", count
