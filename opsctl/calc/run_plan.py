@@ -14,9 +14,8 @@ from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 from opsctl.calc.save_interval import renewal
 from opsctl.calc.throughput import step_tflop
-from opsctl.calc.topology_search import gives_embedding_slots, least_recomputed
+from opsctl.calc.topology_search import MICRO_BATCHES, gives_embedding_slots, least_recomputed
 
-MICRO_BATCHES = (1, 2, 4, 8)
 CHUNKS = (1, 2, 4)
 MAX_UNEVEN = 1.1
 """Layers that the stages have room for, over layers."""

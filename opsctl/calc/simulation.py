@@ -185,7 +185,7 @@ def _run_attempt(train: SimulatedRun) -> None:
     rate = _rate(setup, train.lemons)
     fails_after = train.failing.expovariate(rate) if rate else math.inf
     if fails_after < min(train.task_left_h, left):
-        _work_until_failure(train, fails_after)
+        train.lose("done twice", _cycles(train, fails_after))
         keeps_task = _fail(train)
         left_h = train.task_left_h - (train.now - begin)
         train.task_left_h = left_h if keeps_task and left_h > setup.start_up_h + setup.save_h else 0.0
@@ -196,25 +196,20 @@ def _run_attempt(train: SimulatedRun) -> None:
         _work_until_end(train, left)
 
 
-def _cycles(train: SimulatedRun, hours: float) -> tuple[int, float]:
-    """Spend the start-up and the whole intervals with their saves; return their number and the hours left."""
+def _cycles(train: SimulatedRun, hours: float) -> float:
+    """Spend the start-up and the whole intervals with their saves; return the hours left."""
     setup = train.setup
     train.lose("start-up", min(hours, setup.start_up_h))
     working = max(0.0, hours - setup.start_up_h)
     count = math.floor(working / (setup.interval_h + setup.save_h))
     train.gain(count * setup.interval_h)
     train.lose("checkpoints", count * setup.save_h)
-    return count, max(0.0, working - count * (setup.interval_h + setup.save_h))
-
-
-def _work_until_failure(train: SimulatedRun, hours: float) -> None:
-    _, rest = _cycles(train, hours)
-    train.lose("done twice", rest)
+    return max(0.0, working - count * (setup.interval_h + setup.save_h))
 
 
 def _work_until_limit(train: SimulatedRun, hours: float) -> None:
     """An attempt saves before its deadline."""
-    _, rest = _cycles(train, hours)
+    rest = _cycles(train, hours)
     saving = min(rest, train.setup.save_h)
     train.gain(rest - saving)
     train.lose("checkpoints", saving)
@@ -222,7 +217,7 @@ def _work_until_limit(train: SimulatedRun, hours: float) -> None:
 
 def _work_until_end(train: SimulatedRun, hours: float) -> None:
     """Unsaved work at the end of the simulation is not lost."""
-    _, rest = _cycles(train, hours)
+    rest = _cycles(train, hours)
     working = min(rest, train.setup.interval_h)
     train.gain(working)
     train.lose("checkpoints", rest - working)

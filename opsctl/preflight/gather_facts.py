@@ -76,11 +76,8 @@ def _by_software(packages: dict[str, str]) -> dict[str, str]:
 
 def _list_of_last_attempt(run: RunDir) -> dict[str, str]:
     """Read `packages.txt` of the last attempt, in the format of pip freeze."""
-    newest = max(
-        (attempt for attempt in run.attempts() if attempt.repro.is_dir()),
-        key=lambda attempt: attempt.path.stat().st_mtime,
-        default=None,
-    )
+    recorded = [attempt for attempt in run.attempts() if attempt.repro.is_dir()]
+    newest = max(recorded, key=lambda attempt: attempt.path.stat().st_mtime, default=None)
     if newest is None:
         return {}
     with contextlib.suppress(OSError, ValueError):

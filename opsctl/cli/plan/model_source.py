@@ -61,8 +61,8 @@ def _read_config(path: Path, sequence: int | None) -> PlannedModel:
 
 
 def _read_train(path: Path, sequence: int | None) -> PlannedModel:
+    from opsctl.preflight.estimates import memory_model  # noqa: PLC0415 (as above)
     from opsctl.preflight.recipe import read_recipe  # noqa: PLC0415 (a plan of a preset reads no settings)
-    from opsctl.preflight.recipe_memory import memory_model  # noqa: PLC0415 (as above)
     from opsctl.settings.loader import load_train  # noqa: PLC0415 (as above)
 
     train = load_train(path, layout=False)

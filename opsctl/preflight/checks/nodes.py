@@ -11,9 +11,9 @@ from opsctl.base.nodesets import fold
 from opsctl.base.tables import read_package_table
 from opsctl.calc.accelerators import accelerator
 from opsctl.calc.gpu_memory import LIKELY, StageMemory
+from opsctl.preflight.estimates import memory_model
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import Fact, LaunchRequest, Problem, ProblemLevel, error_if, note, warning
-from opsctl.preflight.recipe_memory import memory_model
 from opsctl.trainer.rank_layout import check_layout
 
 SHM_BYTES_PER_RANK = 2**30

@@ -8,9 +8,9 @@ from opsctl.calc import save_interval as calc
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.spares import mtbf_hours
 from opsctl.checkpoints.catalog import size_of
+from opsctl.preflight.estimates import estimate_step
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import Fact, LaunchRequest, Problem, error, error_if, warning
-from opsctl.preflight.step_estimate import estimate_step
 from opsctl.preflight.table_checks import TableCheck
 from opsctl.trainer import footprint, manifest
 from opsctl.trainer.rank_layout import describe_topology, layout

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 from opsctl.checkpoints.trainer_command.shell import strip_comments
+from opsctl.preflight.estimates import estimate_step
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, note, warning
-from opsctl.preflight.step_estimate import estimate_step
 from opsctl.preflight.table_checks import TableCheck
 from opsctl.slurm.batch_options import find_values
 from opsctl.state.switches import Switch

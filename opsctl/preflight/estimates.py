@@ -1,0 +1,111 @@
+"""What a train needs: the time of a step and of a save, measured in the last attempt or predicted, and GPU memory."""
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from opsctl.base.errors import InputError
+from opsctl.calc import gpu_memory, step_time
+from opsctl.calc.accelerators import accelerator
+from opsctl.calc.gpt_size import ModelShape
+from opsctl.calc.gpu_memory import MemoryModel, StageMemory
+from opsctl.calc.parallel_layout import Cluster, Topology
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.problem import LaunchRequest
+from opsctl.preflight.recipe import Recipe
+from opsctl.trainer import footprint
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.model_size import assumed_save_s
+from opsctl.trainer.rank_layout import check_layout, layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate:
+    """Times in seconds; None means unknown."""
+
+    step_s: float | None
+    save_s: float | None
+
+    @property
+    def stop_s(self) -> float | None:
+        """Twice the time to finish a step and save."""
+        if self.step_s is None or self.save_s is None:
+            return None
+        return 2 * (self.step_s + self.save_s)
+
+
+def estimate_step(request: LaunchRequest, facts: Facts) -> StepEstimate:
+    """Return the times of a step and a save, measured if possible."""
+    saved = facts.saved
+    return StepEstimate(
+        step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _predict_step_s(request, facts),
+        save_s=(saved.save_s if saved else 0) or _predict_save_s(request),
+    )
+
+
+def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
+    """Predict a step from the prequel's measurements (docs/explanation/planning-model.md).
+
+    None for invalid layouts and unknown GPUs.
+    """
+    recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
+    world = request.world
+    if (
+        not (shape and facts.gpu and recipe.global_batch)
+        or recipe.pipeline > shape.layers
+        or world % recipe.model_ranks
+    ):
+        return None
+    cluster = Cluster(nodes=spec.nodes, gpus_per_node=request.ranks_per_node, gpu=accelerator(facts.gpu))
+    try:
+        return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
+    except InputError:  # such as --zero-stage 4
+        return None
+
+
+def _predict_save_s(request: LaunchRequest) -> float | None:
+    count = request.recipe.parameters()
+    return assumed_save_s(total_parameters=count, ranks=request.world) if count else None
+
+
+def memory_model(recipe: Recipe) -> MemoryModel:
+    """Return the model of a recipe's GPU memory: opsctl's trainer by its own formulas, any other by the planner's.
+
+    The trainer's formulas count what this trainer keeps, which tests compare with what it allocates. The planner's are
+    fitted to published measurements of many trainers.
+    """
+    return partial(_fullest_of_own, recipe.embedded) if recipe.embedded else gpu_memory.fullest
+
+
+def _fullest_of_own(config: TrainerConfig, shape: ModelShape, topology: Topology, /, *, batch: int) -> StageMemory:
+    """Return the fullest stage. A layout that the trainer refuses is estimated as another trainer's."""
+    changed = _lay_out(config, shape, topology, batch)
+    if not _can_run(topology) or check_layout(changed, topology.gpus):
+        return gpu_memory.fullest(shape, topology, batch=batch)
+    stages = footprint.stages(changed, layout(changed, topology.gpus))
+    return StageMemory(**asdict(max(stages, key=lambda stage: stage.total)), kind="own")
+
+
+def _can_run(topology: Topology) -> bool:
+    sizes = (topology.cp, topology.ep, topology.chunks)
+    return sizes == (1, 1, 1) and topology.zero < 2 and topology.precision in ("bf16", "fp32")
+
+
+def _lay_out(config: TrainerConfig, shape: ModelShape, topology: Topology, batch: int) -> TrainerConfig:
+    parallel: dict[str, object] = {"tensor": topology.tp, "pipeline": topology.pp, "zero_stage": topology.zero}
+    if topology.tp == 1:
+        parallel["sequence_parallel"] = False
+    if topology.pp != config.parallel.pipeline:
+        slots = topology.embedding_slots
+        parallel |= {"blocks": None, "balance": "blocks-and-embeddings" if slots else "blocks"}
+    sizes: dict[str, object] = {"micro_batch": topology.micro_batch, "global_batch": batch}
+    if batch != config.batch.global_batch:
+        sizes["rampup"] = None
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"sequence": shape.sequence}),
+            "parallel": config.parallel.model_copy(update=parallel),
+            "batch": config.batch.model_copy(update=sizes),
+            "recompute": topology.recompute == "full",
+            "precision": topology.precision,
+        }
+    )
