@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, state, type_now
-from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
+from opsctl.cron.cron_dir import CronDir, EntryResult, EntryRun, read_ledger
 from opsctl.settings.cron import CronSettings
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.time_stamps import date_by_first_sight

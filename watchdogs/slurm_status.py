@@ -1,7 +1,8 @@
-"""The queue: whether a task of the train runs or will start."""
+"""The queue: whether a task of the train runs or will start; and its rows as lines of the pulse log."""
 
 import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
@@ -11,7 +12,7 @@ from pydantic import AwareDatetime
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, JobState
 from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
-from opsctl.base.units import parse_slurm_minutes
+from opsctl.base.units import format_duration, parse_slurm_minutes
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import (
     WaitKind,
@@ -23,14 +24,13 @@ from opsctl.launch.wait_reasons import (
 )
 from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import WatchSettings
-from opsctl.watchdogs import pulse_log
+from opsctl.state.files import append_line
+from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.failures import find_hold
 
 CUT_OFF = timedelta(minutes=10)
 """Time for which an interrupted submission counts as unknown."""
-
-
 MIN_LEARNT_WAIT_S, LEARNT_WAITS = 86_400.0, 3
 """Without `waiting_hours`, a wait is long after this time, and this multiple of the train's longest wait so far."""
 MAX_WAITS_REMEMBERED = 50
@@ -139,7 +139,7 @@ class SlurmStatus:
         if not (context.acts and is_due and train.run.is_ours) or (queue.ended and not queue.jobs):
             return before
         with contextlib.suppress(OSError):  # the watchdog fs_quota reports a full disk
-            pulse_log.append(train.run, pulse_log.lines(train.name, queue.jobs, context.now))
+            append_pulse(train.run, list_pulse_lines(train.name, queue.jobs, context.now))
         return replace(before, pulse=context.now, state=state)
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
@@ -260,3 +260,62 @@ def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
     if begun and now - max(begun) < CUT_OFF:
         return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch", queue.config)
     return Level.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", queue.config)
+
+
+def list_pulse_lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:
+    """Return the PULSE lines of the BigScience chronicles, word for word, so that existing greps find the lines.
+
+    One line per queue row, or one alert line without rows. Times are local, as in other logs.
+    """
+    texts = [_describe_row(job, now) for job in jobs]
+    texts = texts or [f"***ALERT: {train} is not RUNNING or SCHEDULED! Alert someone at Eng WG***"]
+    return [f"[{now.astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {text}" for text in texts]
+
+
+def _describe_row(job: Job, now: datetime) -> str:
+    number = f"{job.array}_{_format_tasks(job)}" if job.tasks else job.id
+    where = f"({number} on '{job.partition}' partition"
+    if job.state.is_active:
+        elapsed = _format_elapsed(now - job.start) if job.start else "?"
+        return f"{job.name} is running for {elapsed} since {_stamp(job.start)} {where} ({job.nodes})"
+    if not job.state.is_waiting:
+        return f"{job.name} is unknown - fix me: (at {_stamp(job.start)}) {where}) ({job.state.value})"
+    return f"{job.name} is {_describe_wait(job, now)} {where})"
+
+
+def _format_tasks(job: Job) -> str:
+    first, last = job.tasks[0], job.tasks[-1]
+    return str(first) if first == last else f"[{first}-{last}%1]"
+
+
+def _describe_wait(job: Job, now: datetime) -> str:
+    if job.start and job.start > now:
+        return f"scheduled to start in {format_duration(max(job.start - now, timedelta(0)))} (at {_stamp(job.start)})"
+    before = "waiting for the previous"
+    if word(job) == "JobArrayTaskLimit":
+        return f"{before} Job Array job to finish before scheduling a new one"
+    if word(job) == "Dependency":
+        return f"{before} job to finish before scheduling a new one using the dependency mechanism"
+    return "waiting to be scheduled"
+
+
+def _format_elapsed(span: timedelta) -> str:
+    """Format a duration as Slurm does: `2-15:52:19`, `15:52:19`, `2:19`."""
+    minutes, seconds = divmod(int(max(0, span.total_seconds())), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _stamp(at: datetime | None) -> str:
+    return f"{at.astimezone():%Y-%m-%dT%H:%M:%S}" if at else "N/A"
+
+
+def append_pulse(run: RunDir, lines: Sequence[str]) -> None:
+    """Append `lines` to the train's pulse log: in the main log, they would make a hung train look active.
+
+    Raises OSError.
+    """
+    append_line(run.logs / "pulse.log", "".join(f"{line}\n" for line in lines).encode(errors="replace"))

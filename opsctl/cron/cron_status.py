@@ -6,9 +6,9 @@ from datetime import datetime
 
 from opsctl.base.errors import OpsctlError
 from opsctl.cron.cron_context import CronContext
+from opsctl.cron.cron_dir import EntryResult, EntryRun, read_ledger
 from opsctl.cron.crontab import CronEntry
 from opsctl.cron.drivers.daemon import alive, describe
-from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 
 ALIVE_S = 60.0
 """A running tick records its activity more often."""

@@ -9,9 +9,7 @@ from pathlib import Path
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.cron.cron_context import CronContext, entry_env
-from opsctl.cron.crontab import CronEntry, is_due
-from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
-from opsctl.cron.run_history import (
+from opsctl.cron.cron_dir import (
     FORGET,
     MAX_TICKS,
     EntryResult,
@@ -21,6 +19,8 @@ from opsctl.cron.run_history import (
     read_ledger,
     write_ledger,
 )
+from opsctl.cron.crontab import CronEntry, is_due
+from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
 from opsctl.host.system import Bounded, run_bounded
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.lease import HeldLease, lease_if_possible

@@ -11,7 +11,7 @@ import os
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.log_config import ROOT, RecordHandler
-from opsctl.state.files import make_directory, open_append
+from opsctl.state.files import closing, make_directory, open_append
 from opsctl.state.site_dir import SiteDir
 
 MAX_BYTES = 4 << 20
@@ -35,14 +35,11 @@ class DebugLog(RecordHandler):
     def write(self, text: str) -> None:
         if self._site.path.lstat().st_uid != os.geteuid():
             return
-        handle = self._open()
-        try:
+        with closing(self._open()) as handle:
             status = os.fstat(handle)
             is_own_file = status.st_uid == os.geteuid() and status.st_nlink == 1
             if is_own_file and status.st_size < 2 * MAX_BYTES:  # a log that cannot be renamed stays bounded
                 os.write(handle, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(handle)
         if is_own_file and status.st_size > MAX_BYTES:
             self._rename_full_log()
 

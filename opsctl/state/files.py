@@ -43,6 +43,15 @@ class Below:
         return place
 
 
+@contextlib.contextmanager
+def closing(handle: int) -> Iterator[int]:
+    """Yield an open descriptor, and close it at the end of the block."""
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def read_text(path: Path, max_bytes: int) -> str:
     """Return the text of a regular file. Raises OSError, and ValueError for bytes that are not UTF-8."""
     return read_bounded(path, max_bytes).decode()
@@ -71,11 +80,8 @@ def parse_objects(text: bytes | str) -> Iterator[dict[str, Any]]:
 
 def read_with_status(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:
     """Return the status and the content of one and the same regular file. Raises OSError, as `read_bounded`."""
-    handle = open_regular(path)
-    try:
+    with closing(open_regular(path)) as handle:
         status, data = os.fstat(handle), os.pread(handle, max_bytes + 1, 0)
-    finally:
-        os.close(handle)
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
     return status, data
@@ -84,12 +90,9 @@ def read_with_status(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]
 def read_range(path: Path, begin: int, max_bytes: int) -> tuple[bytes, int]:
     """Return at most `max_bytes` of a regular file from offset `begin`, and its size; a negative `begin` counts from
     the end. Raises OSError."""
-    handle = open_regular(path)
-    try:
+    with closing(open_regular(path)) as handle:
         size = os.fstat(handle).st_size
         return os.pread(handle, max_bytes, begin if begin >= 0 else max(0, size + begin)), size
-    finally:
-        os.close(handle)
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -98,8 +101,7 @@ def append_line(path: Path, line: bytes) -> None:
     A new file is readable by others and writable by its owner only, whatever the umask. A link, and a file of another
     user, is refused.
     """
-    handle = open_append(path)
-    try:
+    with closing(open_append(path)) as handle:
         status = os.fstat(handle)
         if not status.st_size:
             with contextlib.suppress(OSError):  # some file systems have no modes
@@ -110,8 +112,6 @@ def append_line(path: Path, line: bytes) -> None:
         os.fsync(handle)
         if written != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(handle)
 
 
 def open_append(path: Path, *, mode: int = 0o644) -> int:
@@ -146,23 +146,19 @@ def open_for_writing(path: Path) -> int:
 
 def touch(path: Path) -> None:
     """Create the file `path`, or set its time of modification to now. Raises OSError, also for a link."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(path, flags, 0o644)) as handle:
         os.utime(handle)
-    finally:
-        os.close(handle)
 
 
 def create(path: Path, data: bytes, *, mode: int) -> None:
     """Create the file `path` and fsync. Raises OSError, also if the path exists, and then leaves no file of its own."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with closing(os.open(path, flags, mode)) as handle:
         written = os.write(handle, data)
         os.fsync(handle)
         if written != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(handle)
 
 
 def is_writable_by_others(path: Path) -> bool:
@@ -175,14 +171,10 @@ def is_writable_by_others(path: Path) -> bool:
 
 def close_to_others(path: Path) -> None:
     """Take the permission to write the file `path` from everybody but its owner. Does nothing for a missing file."""
-    with contextlib.suppress(OSError):
-        handle = open_regular(path)
-        try:
-            status = os.fstat(handle)
-            if status.st_mode & 0o022:
-                os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~0o022)
-        finally:
-            os.close(handle)
+    with contextlib.suppress(OSError), closing(open_regular(path)) as handle:
+        status = os.fstat(handle)
+        if status.st_mode & 0o022:
+            os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~0o022)
 
 
 def make_directory(path: Path, mode: int) -> None:
@@ -208,13 +200,10 @@ def make_directories(path: Path) -> None:
 
 def set_directory_mode(path: Path, mode: int, *, group: int = -1) -> None:
     """Set the mode of the directory `path`, and its group; never of what a link leads to. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as handle:
         if group >= 0:
             os.fchown(handle, -1, group)
         os.fchmod(handle, mode)
-    finally:
-        os.close(handle)
 
 
 def list_names(path: Path, *, max_entries: int = MAX_ENTRIES) -> list[str]:

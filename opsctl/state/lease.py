@@ -17,7 +17,7 @@ from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessId
-from opsctl.state.files import create
+from opsctl.state.files import closing, create
 from opsctl.state.records import load_record
 
 MAX_LEASE_BYTES = 4096
@@ -63,11 +63,8 @@ class HeldLease:
         with contextlib.suppress(OSError):
             if self.lock.samefile(self.mine):
                 # Overwrite in place: a new file would not be the linked one.
-                handle = os.open(self.mine, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
+                with closing(os.open(self.mine, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as handle:
                     os.pwrite(handle, _holder(self.clock), 0)
-                finally:
-                    os.close(handle)
                 return
         raise LeaseBusy(f"{self.lock.parent}: another process has taken the lease")
 

@@ -6,7 +6,7 @@ from opsctl.alerts import open_alerts, outbox
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.base import nodesets
 from opsctl.checkpoints import catalog
-from opsctl.cron import cron_dir, run_history
+from opsctl.cron import cron_dir
 from opsctl.cron.cron_dir import CronDir
 from opsctl.guard import attempt_record, dossier, finalize, stop_request
 from opsctl.host.system import SystemClock
@@ -117,7 +117,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         examples=(b'[{"node": "n1", "reason": "x", "until": 9e9}]', *JSON),
     ),
     "ledger of cron": file(
-        lambda _: run_history.read_ledger(CronDir(site())),
+        lambda _: cron_dir.read_ledger(CronDir(site())),
         name=".site/cron/ledger.json",
         examples=(*EXAMPLES["cron_ledger"], *JSON),
     ),

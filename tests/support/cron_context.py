@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.cron.cron_context import CronContext
-from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.run_history import EntryRun, RunHistory, read_ledger
+from opsctl.cron.cron_dir import CronDir, EntryRun, RunHistory, read_ledger
 from opsctl.cron.tick import TickRunner
 from opsctl.settings.cron import CronSettings
 from opsctl.state.site_dir import SiteDir

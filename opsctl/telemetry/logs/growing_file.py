@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.base.errors import cannot_read
-from opsctl.state.files import open_regular
+from opsctl.state.files import closing, open_regular
 from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer
 
 BLOCK_BYTES = 1 << 16
@@ -127,12 +127,9 @@ def backwards(path: Path) -> Iterator[tuple[int, bytes]]:
 
     A last line without a line end counts. Very long lines come in pieces. Raises RunDirError as `GrowingFile.read`.
     """
-    if (handle := _open(path)) is None:
-        return
-    try:
-        yield from _backwards(handle, os.fstat(handle).st_size)
-    finally:
-        os.close(handle)
+    if (opened := _open(path)) is not None:
+        with closing(opened) as handle:
+            yield from _backwards(handle, os.fstat(handle).st_size)
 
 
 def _backwards(handle: int, size: int) -> Iterator[tuple[int, bytes]]:

@@ -233,7 +233,8 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     stepless_ns = [checkpoint.changed_ns for checkpoint in found if not checkpoint.is_partial]
     stepless_at = _time(max(stepless_ns) / 1e9) if stepless_ns else None
     steps = sorted(times)
-    every = read_checkpoint_table(run).get("every") if is_embedded else _observed_interval(steps)
+    intervals = [after - before for before, after in pairwise(steps[-MAX_INTERVALS - 1 :])]
+    every = read_checkpoint_table(run).get("every") if is_embedded else max(intervals, default=None)
     due = last_step if is_embedded else None
     newest = newest if newest is not None else max(steps, default=None)
     if every:
@@ -270,12 +271,8 @@ def _list_times(run: RunDir, found: Sequence[FoundCheckpoint], *, is_embedded: b
             complete = list_checkpoints(run.checkpoints)
             return {checkpoint.step: _time(read_change_s(checkpoint.path / COMPLETE)) for checkpoint in complete}
         return {}
-    times: dict[int, datetime | None] = {}
-    for checkpoint in found:
-        if checkpoint.step is not None and not checkpoint.is_partial:
-            times[checkpoint.step] = datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
-    return times
-
-
-def _observed_interval(steps: list[int]) -> int | None:
-    return max((after - before for before, after in pairwise(steps[-MAX_INTERVALS - 1 :])), default=None)
+    return {
+        checkpoint.step: datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
+        for checkpoint in found
+        if checkpoint.step is not None and not checkpoint.is_partial
+    }

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import build
-from opsctl.cron.cron_dir import read_selected
-from opsctl.cron.run_history import read_ledger
+from opsctl.cron.cron_dir import read_ledger, read_selected
 from tests.support.trains import until
 
 

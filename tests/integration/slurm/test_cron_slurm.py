@@ -19,9 +19,19 @@ from opsctl.base.errors import Unreachable
 from opsctl.base.model import Job, JobState
 from opsctl.cli.output import print_on_stderr
 from opsctl.cli.status import status
-from opsctl.cron.cron_dir import CronDir, SelectedDriver, read_selected, write_selected
+from opsctl.cron.cron_dir import (
+    CronDir,
+    EntryResult,
+    EntryRun,
+    RunHistory,
+    SelectedDriver,
+    TickRun,
+    read_ledger,
+    read_selected,
+    write_ledger,
+    write_selected,
+)
 from opsctl.cron.drivers.slurm_job import SlurmDriver
-from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from tests.support.slurms import run_slurm, save_controller_state

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cron.run_history import EntryResult, EntryRun
+from opsctl.cron.cron_dir import EntryResult, EntryRun
 from opsctl.host.processes import ProcessId
 from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
 from tests.support.cron_context import NOON, CronSite

@@ -13,9 +13,9 @@ from opsctl.cli.watch import watch
 from opsctl.launch.wait_reasons import WaitKind, classify_wait
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Cancelled, Held, Submitting
 from opsctl.state.reasons import Reason, ReasonKind, as_written
-from opsctl.watchdogs import WATCHDOGS, pulse_log
+from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.node_health import worst_severity
-from opsctl.watchdogs.slurm_status import find_related_jobs
+from opsctl.watchdogs.slurm_status import find_related_jobs, list_pulse_lines
 from tests.support.cases import read_cases
 from tests.support.watch_context import T0, Bench, job, waiting
 
@@ -232,7 +232,7 @@ def test_pulse_lines_match_the_chronicles() -> None:
     runs = job(name="tr1", start=T0 - timedelta(days=2, hours=15), nodes="node-[1-63]")
     held = waiting("Dependency")
     when = T0.astimezone()
-    lines = [line.partition("PULSE: ")[2] for line in pulse_log.lines("tr1", (later, runs, held), T0)]
+    lines = [line.partition("PULSE: ")[2] for line in list_pulse_lines("tr1", (later, runs, held), T0)]
     start = later.start.astimezone() if later.start else when
     assert lines == [
         f"tr1-13B-round3 is scheduled to start in 3d 7h (at {start:%Y-%m-%dT%H:%M:%S})"
@@ -242,7 +242,7 @@ def test_pulse_lines_match_the_chronicles() -> None:
         "gpt is waiting for the previous job to finish before scheduling a new one using the dependency mechanism"
         " (7_[2-3%1] on 'gpu' partition)",
     ]
-    assert pulse_log.lines("tr1", (), T0)[0].startswith(
+    assert list_pulse_lines("tr1", (), T0)[0].startswith(
         f"[{when:%Y-%m-%d %H:%M:%S}] PULSE: ***ALERT: tr1 is not RUNNING"
     )
 
