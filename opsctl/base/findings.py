@@ -1,5 +1,6 @@
 """Findings of watchdogs, as values: severity, kind, numbers, nodes, since which step. Texts are rendered from them."""
 
+import math
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -104,13 +105,16 @@ class Transition:
 
 
 def to_data(value: object) -> object:
-    """Return `value` for `--json`, as `asdict` does, with the texts of every finding beside its values."""
+    """Return `value` for `--json`, as `asdict` does, with the texts of every finding beside its values.
+
+    nan and infinity, which JSON does not have, are null.
+    """
     if isinstance(value, Finding):
-        return value.with_texts()
+        return to_data(value.with_texts())
     if is_dataclass(value) and not isinstance(value, type):
         return {place.name: to_data(getattr(value, place.name)) for place in fields(value)}
     if isinstance(value, tuple | list):
         return [to_data(item) for item in value]
     if isinstance(value, dict):
         return {name: to_data(item) for name, item in value.items()}
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

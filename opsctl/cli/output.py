@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,21 +81,12 @@ def print_json(data: object) -> None:
 
 
 def to_json(data: object, *, indent: int | None = 2) -> str:
-    return json.dumps(finite(to_data(data)), indent=indent, default=in_json, ensure_ascii=False, allow_nan=False)
+    return json.dumps(to_data(data), indent=indent, default=in_json, ensure_ascii=False, allow_nan=False)
 
 
 def in_json(value: object) -> str:
     """Return a value that JSON has no type for as text; times in ISO 8601."""
     return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def finite(data: Any) -> Any:
-    """Return `data` with null for nan and infinity, which JSON does not have."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def print_result(data: object, text: str | Table) -> None:

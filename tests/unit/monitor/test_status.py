@@ -12,10 +12,9 @@ from rich.console import Console
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.open_alerts import open_alerts
-from opsctl.base.findings import Level
+from opsctl.base.findings import Level, to_data
 from opsctl.base.model import Job, JobState
 from opsctl.base.units import format_duration
-from opsctl.cli.output import finite
 from opsctl.cli.status import status_block
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
@@ -311,7 +310,7 @@ def test_open_alerts_are_shown_worst_first(run: RunDir) -> None:
 
 
 def test_nan_and_infinity_are_null_in_json() -> None:
-    assert finite({"loss": math.nan, "all": (1.0, math.inf)}) == {"loss": None, "all": [1.0, None]}
+    assert to_data({"loss": math.nan, "all": (1.0, math.inf)}) == {"loss": None, "all": [1.0, None]}
 
 
 @pytest.mark.parametrize(
