@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
+from opsctl.sandbox.fault_table import read_faults, run_lines
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.fault_table import read_faults, run_lines
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 

@@ -1,6 +1,5 @@
 """The dossier of an ended attempt: all facts about its end, read once, from its files and Slurm's row of its job."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from opsctl.base.model import Job, JobState
 from opsctl.base.nodesets import expand_if_list
+from opsctl.base.tables import read_patterns
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.checkpoints.trainer_command.read_command import CommandContent, list_options, read_command
 from opsctl.checkpoints.trainer_command.shell import strip_comments
@@ -16,7 +16,7 @@ from opsctl.guard.attempt_record import Start, find_next_start, read_start
 from opsctl.guard.end_record import Outcome, read_end
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
-from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
+from opsctl.guard.progress_signs import SignsOfProgress, read_attempt_progress
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.settings.loader import OnExit0
 from opsctl.state.events import NodesLost
@@ -38,23 +38,7 @@ LIMIT_TOLERANCE_SHARE = 0.1
 
 NEAR_LIMIT_SHARE = 0.5
 """Share of the time limit after which a trainer that exits by itself may do so because of the limit."""
-TIME_OPTION = re.compile(
-    r"-*(exit[-_](after|duration|interval)|max[-_]?(time|hours|minutes|mins|seconds|duration)|time[-_]?limit|wall[-_]?(time|clock))",
-    re.IGNORECASE,
-)
-"""Options with which trainers stop themselves: Megatron's --exit-duration-in-mins, Lightning's max_time and others."""
-STEP_CANCELLED = re.compile(
-    r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE TO (?:PREEMPTION|TIME LIMIT|JOB REQUEUE) )?\*\*\*"
-)
-"""What slurmstepd writes when Slurm ends the ranks, without the end of a step on a failed node."""
-RANK_FAILED = re.compile(r"srun: error: ")
-"""What srun writes when a rank or a node fails."""
-STEPS_OPTION = re.compile(
-    r"-*(?:(?:max|num|n|total|train|training)[-_])*(?:steps|iters|iterations|updates?)", re.IGNORECASE
-)
-"""Options with the last step of a training: --max_steps of transformers, Megatron's --train-iters and others."""
-UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
-"""Values of a configuration file that limit nothing."""
+PATTERNS = read_patterns("guard/dossier.toml", "patterns")
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
 
 
@@ -68,7 +52,7 @@ class Dossier:
     start: Start | None
     started: datetime
     ended: datetime
-    progress: AttemptProgress
+    progress: SignsOfProgress
     evidence: Evidence
 
     @property
@@ -244,19 +228,25 @@ def _list_options(command: CommandContent) -> list[tuple[str, str]]:
     options = [(name, values[0] if values else "") for name, values in given]
     set_in_files = chain.from_iterable(values.items() for values in command.files.values())
     return options + [
-        (key.rpartition(".")[2], values[0]) for key, values in set_in_files if values and not UNSET.fullmatch(values[0])
+        (key.rpartition(".")[2], values[0])
+        for key, values in set_in_files
+        if values and not PATTERNS["unset"].fullmatch(values[0])
     ]
 
 
 def _limits_itself(command: CommandContent, options: Sequence[tuple[str, str]]) -> bool:
     code = "\n".join(map(strip_comments, command.scripts.values()))
-    has_option = any(TIME_OPTION.match(name) for name, _ in options)
+    has_option = any(PATTERNS["time_option"].match(name) for name, _ in options)
     return has_option or any(variable in code for variable in TIME_VARIABLES)
 
 
 def _find_reached_target(step: int, gap: float, options: Sequence[tuple[str, str]]) -> int | None:
     """Return the last step that an option names, if the log got there: the last line may be that of a step before."""
-    values = {value for name, value in options if STEPS_OPTION.fullmatch(name.rpartition(".")[2]) and value.isdecimal()}
+    values = {
+        value
+        for name, value in options
+        if PATTERNS["steps_option"].fullmatch(name.rpartition(".")[2]) and value.isdecimal()
+    }
     targets = [int(value) for value in values if len(value) <= MAX_STEP_DIGITS]
     return targets[0] if len(targets) == 1 and abs(targets[0] - step) < max(gap, 2) else None
 
@@ -268,9 +258,9 @@ def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start, log_end: i
     if first_exit and (signalled is None or first_exit < signalled):
         return ""
     for line in read_last(run.main_log, start.main_log, log_end):
-        if RANK_FAILED.match(line):
+        if PATTERNS["rank_failed"].match(line):
             return ""
-        if cancelled := STEP_CANCELLED.search(line):
+        if cancelled := PATTERNS["step_cancelled"].search(line):
             return cancelled[0].strip(" *")
     return ""
 

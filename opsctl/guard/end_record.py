@@ -70,20 +70,11 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedAttempt:
-    """A finalized attempt: the content of end.json."""
+class AttemptProgress:
+    """The progress of one attempt."""
 
-    attempt: str
-    outcome: Outcome
-    action: Action
-    why: str
-    started: datetime
-    ended: datetime
     new_checkpoint: bool
-    code: int | None = None
-    """Exit code of the body; None if unknown."""
-    limit_minutes: float | None = None
-    """The time from the start to the time limit of the task; None if unknown."""
+    """Whether a new checkpoint appeared in any directory that settings, command or log name."""
     resume_step: int | None = None
     """The step after which the attempt went on, as its first step shows; None if unknown."""
     highest_step: int | None = None
@@ -99,6 +90,22 @@ class FinishedAttempt:
     """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
     has_unclear_saves: bool = False
     """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedAttempt(AttemptProgress):
+    """A finalized attempt: the content of end.json."""
+
+    attempt: str
+    outcome: Outcome
+    action: Action
+    why: str
+    started: datetime
+    ended: datetime
+    code: int | None = None
+    """Exit code of the body; None if unknown."""
+    limit_minutes: float | None = None
+    """The time from the start to the time limit of the task; None if unknown."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""

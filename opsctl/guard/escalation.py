@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from opsctl.base.ports import Clock
-from opsctl.guard.stop_request import StopKind, StopRequest
+from opsctl.guard.stop_request import StopKind, StopPlan, StopRequest
 from opsctl.launch.switch_readers import names_in_body
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.run_dir import Attempt, RunDir
@@ -23,16 +23,6 @@ BY_PERSON = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.RESTART})
 READS_REQUEST = re.compile(
     r"TRAIN_STOP_REQUEST|TRAIN_KILL_SWITCH|TRAIN_PAUSE_SWITCH|\bopsctl(\.|_)(integrations|contract)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopPlan:
-    """When an attempt gets a signal and when its ranks are ended; None: never."""
-
-    signal: str = ""
-    """Name of the signal, such as TERM; empty: none."""
-    signal_at: datetime | None = None
-    kill_at: datetime | None = None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ and a journalled action is not carried out again.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from opsctl.base.model import Job
 from opsctl.diagnosis import hang_cause
@@ -15,7 +15,7 @@ from opsctl.diagnosis.blame import may_exclude
 from opsctl.guard.action import ACTIONS, choose_action, hold_if_stuck, list_recent_ends
 from opsctl.guard.cause import FoundCause, find_cause, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.dossier import Dossier, read_dossier
-from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, date_last_output, read_end
+from opsctl.guard.end_record import Action, AttemptProgress, FinishedAttempt, Outcome, date_last_output, read_end
 from opsctl.guard.node_care import NodeCare, explain_diagnosis
 from opsctl.guard.outcome import decide_outcome
 from opsctl.guard.unfinalized import find_final_row, find_headless, find_vanished, list_ended, load_past_jobs
@@ -101,7 +101,6 @@ def _record_cause(journal: Journal, attempt: Attempt, cause: FoundCause) -> Sequ
 
 def _describe(dossier: Dossier, outcome: Outcome, why: str) -> FinishedAttempt:
     """Return the record of an end without its cause."""
-    progress = dossier.progress
     return FinishedAttempt(
         attempt=dossier.attempt.name,
         outcome=outcome,
@@ -110,17 +109,9 @@ def _describe(dossier: Dossier, outcome: Outcome, why: str) -> FinishedAttempt:
         exit_why=why,
         started=dossier.started,
         ended=dossier.ended,
-        new_checkpoint=progress.new_checkpoint,
         code=dossier.evidence.code,
         limit_minutes=dossier.limit_minutes,
-        resume_step=progress.resume_step,
-        highest_step=progress.highest_step,
-        resume_epoch=progress.resume_epoch,
-        highest_epoch=progress.highest_epoch,
-        counts_anew=progress.counts_anew,
-        resumed_from=progress.resumed_from,
-        save_gap_minutes=progress.save_gap_minutes,
-        has_unclear_saves=progress.has_unclear_saves,
+        **{field.name: getattr(dossier.progress, field.name) for field in fields(AttemptProgress)},
     )
 
 

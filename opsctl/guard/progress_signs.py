@@ -7,6 +7,7 @@ from pathlib import Path
 
 from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.guard.attempt_record import Start
+from opsctl.guard.end_record import AttemptProgress
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import Attempt, RunDir
@@ -28,44 +29,28 @@ OF_TRAINING = (ProgressEventKind.SAVING, ProgressEventKind.SAVED, ProgressEventK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptProgress:
-    """The progress of one attempt; None for unknown steps."""
+class SignsOfProgress(AttemptProgress):
+    """The progress of one attempt, and whether there was any training."""
 
-    resume_step: int | None = None
-    """The step after which the attempt went on."""
-    highest_step: int | None = None
-    new_checkpoint: bool = False
-    """Whether a new checkpoint appeared in any directory that settings, command or log name."""
-    counts_anew: bool = False
-    """Whether the trainer counts its steps from the beginning though it goes on: the steps show no progress."""
-    resumed_from: str = ""
-    """What the trainer says about the checkpoint from which it goes on."""
-    save_gap_minutes: float | None = None
-    """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
-    has_unclear_saves: bool = False
-    """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
-    resume_epoch: float | None = None
-    """The epoch before the first that the log names."""
-    highest_epoch: float | None = None
     shows_training: bool = False
     """Whether anything shows that the attempt trained: a step, an epoch, a checkpoint, or what the trainer says."""
 
 
 def read_attempt_progress(
     run: RunDir, attempt: Attempt, start: Start | None, next_start: Start | None = None
-) -> AttemptProgress:
+) -> SignsOfProgress:
     """Return the progress of an attempt, up to the start of the next attempt if there is one.
 
     The checkpoints of the embedded trainer are certain, so that no log is read.
     """
     if start is None:
-        return AttemptProgress()
+        return SignsOfProgress(new_checkpoint=False)
     newest = find_newest(run)
     mark = newest.mark if newest else -1
     if next_start:
         mark = min(mark, next_start.checkpoint)
     if is_regular(run.trainer_config):
-        return AttemptProgress(
+        return SignsOfProgress(
             resume_step=start.checkpoint,
             highest_step=mark,
             new_checkpoint=mark > start.checkpoint,
@@ -90,7 +75,7 @@ def read_attempt_progress(
     is_saved = is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None
     is_unclear = bool(saved_ns) or not is_in_sight(newest, start.checkpoint)
     has_counted = highest is not None or log.highest_epoch is not None
-    return AttemptProgress(
+    return SignsOfProgress(
         resume_step=None if log.first is None else log.first.step - 1,
         highest_step=highest,
         new_checkpoint=is_saved,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.records import encode, load_record
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -41,27 +41,29 @@ FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequest:
-    reason: StopKind
-    why: str
-    at: datetime | None = None
-    """When the request was made; None if unknown, as without a guard."""
+class StopPlan:
+    """When an attempt gets a signal and when its ranks are ended; None: never."""
+
     signal: str = ""
     """The signal that the ranks get, such as TERM; empty: none."""
     signal_at: datetime | None = None
     kill_at: datetime | None = None
-    """When the ranks are ended."""
+
+
+NO_STEPS = StopPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest(StopPlan):
+    reason: StopKind
+    why: str
+    at: datetime | None = None
+    """When the request was made; None if unknown, as without a guard."""
 
 
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
     """Return the stop request, or None if the file is missing or invalid."""
-    try:
-        fields = read_json(attempt.stop_request, MAX_RECORD_BYTES)
-        times = {key: _read_time(fields.get(key)) for key in ("at", "signal_at", "kill_at")}
-        signal = str(fields.get("signal", ""))
-        return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]), signal=signal, **times)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return load_record(StopRequest, attempt.stop_request)
 
 
 def read_refusal(attempt: Attempt) -> StopRequest | None:
@@ -70,18 +72,18 @@ def read_refusal(attempt: Attempt) -> StopRequest | None:
     return None if stop_request is None or stop_request.reason is StopKind.TIME_LIMIT else stop_request
 
 
-def _read_time(text: object) -> datetime | None:
-    return datetime.fromisoformat(text) if isinstance(text, str) else None
+def request_stop(
+    run: RunDir, attempt: Attempt, reason: StopKind, why: str, *, at: datetime | None = None, plan: StopPlan = NO_STEPS
+) -> bool:
+    """Ask the trainer to save and stop, `at` a time. Return whether the request is new; a lower kind changes nothing.
 
-
-def request_stop(run: RunDir, attempt: Attempt, reason: StopKind, why: str, **plan: str | datetime | None) -> bool:
-    """Ask the trainer to save and stop. Return whether the request is new; a lower kind changes nothing.
-
-    `plan` holds further fields of the request: when it was made, and which steps follow.
+    `plan` says which steps follow.
     """
     current = read_stop_request(attempt)
     if current is not None and not reason.is_above(current.reason):
         return False
-    fields = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in plan.items() if value}
-    run.write(attempt.stop_request, json.dumps({"reason": reason.value, "why": why, **fields}) + "\n")
+    request = StopRequest(
+        reason=reason, why=why, at=at, signal=plan.signal, signal_at=plan.signal_at, kill_at=plan.kill_at
+    )
+    run.write(attempt.stop_request, json.dumps(encode(request, is_sparse=True)) + "\n")
     return True

@@ -45,9 +45,7 @@ class Stopping:
         """Ask the trainer to save and stop. A reason that ranks lower than an earlier one changes nothing."""
         run, now = self.arrays.run, self.arrays.journal.clock.now()
         plan = plan_stop(reason, now, self.rules, reads_request=reads_stop_request(run), deadline=self.deadline.end)
-        signal_name = plan.signal if plan.signal_at else ""
-        times = {"at": now, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
-        if not request_stop(run, self.attempt, reason, why, signal=signal_name, **times):
+        if not request_stop(run, self.attempt, reason, why, at=now, plan=plan):
             return
         self.escalation.begin(plan, now)
         log.info("stop requested (%s): %s", reason.value, why)

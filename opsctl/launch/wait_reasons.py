@@ -35,14 +35,6 @@ PLANNED_REASONS = frozenset({"Resources", "Priority"})
 """With other reasons, the start is a begin time or unknown."""
 ESTIMATE_AGE = timedelta(minutes=10)
 """Slurm may have made its estimate this long ago."""
-_OWN_LIMIT = re.compile(r"(Assoc|QOS)Max\w*?(PerJob|PerNode)\w*|QOSMin\w+|AccountNotAllowed|QOSJobLimit")
-"""Limits that this job exceeds alone, whatever other jobs do."""
-_SHARED_LIMIT = re.compile(
-    r"(Assoc|QOS)(Grp|Max)\w+|Max\w+PerAccount|QOSResourceLimit|AssociationJobLimit|QOSUsageThreshold"
-)
-_LIMIT = re.compile(r"(Assoc|QOS|)(Grp|Max|Min)([A-Z]\w*?)(PerJob|PerNode|PerUser|PerAccount|NotSatisfied|)(?:Limit)?")
-"""The parts of AssocGrpNodeLimit, QOSMaxCpuPerUserLimit, MaxJobsPerAccount: owner, kind, resource, scope."""
-_MINUTES = re.compile(r"(?:Run)?Minutes$")
 _SCOPES = {"PerUser": "a user", "PerAccount": "an account"}
 
 
@@ -71,6 +63,11 @@ def _read_table() -> dict[str, dict[str, Any]]:
 
 
 @cache
+def _limit(name: str) -> re.Pattern[str]:
+    return re.compile(_read_table()["limits"][name])
+
+
+@cache
 def read_reasons() -> dict[str, tuple[WaitKind, str]]:
     """Return the kind and the explanation of each reason in wait_reasons.toml."""
     reasons: dict[str, tuple[WaitKind, str]] = {}
@@ -93,18 +90,18 @@ def explain_wait(job: Job, *, is_ours: bool = False) -> str:
 
 def _explain_limit(reason: str) -> str:
     """Explain which limit the job has reached; return an empty text for a reason that is no limit."""
-    match = _LIMIT.fullmatch(reason)
-    if match is None or not (_OWN_LIMIT.fullmatch(reason) or _SHARED_LIMIT.fullmatch(reason)):
+    match = _limit("parts").fullmatch(reason)
+    if match is None or not (_limit("own").fullmatch(reason) or _limit("shared").fullmatch(reason)):
         return ""
     owner = "account" if match[1] == "Assoc" else "QOS"
     kind, scope = match[2], match[4]
-    resource = _MINUTES.sub("", match[3])
+    resource = _limit("minutes").sub("", match[3])
     amount = _read_table()["resources"].get(resource, resource)
     if resource != match[3]:
         amount = f"{amount} x minutes"
     if kind == "Min":
         return f"will never start: it has fewer {amount} than its {owner} requires of a job ({reason})"
-    if _OWN_LIMIT.fullmatch(reason):
+    if _limit("own").fullmatch(reason):
         unit = "on a node" if scope == "PerNode" else "a job"
         return f"will never start: it needs more {amount} than its {owner} allows {unit} ({reason})"
     users = _SCOPES.get(scope, "a user" if kind == "Max" else "all its jobs together")
@@ -125,6 +122,6 @@ def classify_wait(job: Job, *, is_ours: bool = False) -> WaitKind:
         return WaitKind.HELD
     if reason in read_reasons():
         return read_reasons()[reason][0]
-    if _OWN_LIMIT.fullmatch(reason):
+    if _limit("own").fullmatch(reason):
         return WaitKind.NEVER
-    return WaitKind.BLOCKED if _SHARED_LIMIT.fullmatch(reason) else WaitKind.UNKNOWN
+    return WaitKind.BLOCKED if _limit("shared").fullmatch(reason) else WaitKind.UNKNOWN

@@ -4,30 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from opsctl.base.model import Accounting, Association, Qos
 from opsctl.base.units import parse_slurm_minutes
-from opsctl.slurm.field_values import parse_limit, split_list
+from opsctl.slurm.field_values import SLURM_WORDS, parse_limit, split_list
 
-SHARED_LIMITS = (
-    "MaxWall",
-    "MaxTRES",
-    "MaxTRESPerNode",
-    "MaxTRESMins",
-    "GrpTRES",
-    "GrpTRESRunMins",
-    "GrpJobs",
-    "GrpSubmit",
-)
-"""Limits that both a QOS and an association can have, under sacctmgr's names."""
-ASSOCIATION_LIMITS = (*SHARED_LIMITS, "MaxJobs", "MaxSubmit")
-QOS_LIMITS = (
-    *SHARED_LIMITS,
-    "MaxTRESPU",
-    "MaxTRESPA",
-    "MaxJobsPU",
-    "MaxJobsPA",
-    "MaxSubmitPU",
-    "MaxSubmitPA",
-    "MinTRES",
-)
+_LIMITS = SLURM_WORDS["limits"]
+ASSOCIATION_LIMITS = (*_LIMITS["shared"], *_LIMITS["association"])
+QOS_LIMITS = (*_LIMITS["shared"], *_LIMITS["qos"])
 USER_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS", *ASSOCIATION_LIMITS)
 ACCOUNT_FIELDS = ("Account", "ParentName", "QOS", "DefaultQOS", *ASSOCIATION_LIMITS)
 QOS_FIELDS = ("Name", "Flags", *QOS_LIMITS)

@@ -12,7 +12,7 @@ from opsctl.base.errors import InputError, Unreachable
 from opsctl.base.model import Accounting, DrainReason, Job, LaunchPlan, Limits, Node, Partition, Reservation
 from opsctl.base.ports import Completed, Runner, TimedOut
 from opsctl.slurm import accounting
-from opsctl.slurm.field_values import split_list
+from opsctl.slurm.field_values import SLURM_WORDS, split_list
 from opsctl.slurm.job_environment import unset_slurm_variables
 from opsctl.slurm.parse_output import (
     END_FIELDS,
@@ -43,28 +43,12 @@ JOB_ID = re.compile(r"\d+(_(\d+|\[[\d,:-]+\]))?(\+\d+)?", re.ASCII)
 
 FULL_LENGTH: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Print times in seconds since the epoch, which need no time zone, and lists of array tasks in full."""
-FILTER_VARIABLES = {
-    "squeue": "ACCOUNT ARRAY FEDERATION LICENSES NAMES PARTITION PRIORITY QOS SIBLING SORT USERS",
-    "sinfo": "FEDERATION PARTITION SORT",
-    "scancel": "ACCOUNT BATCH FULL HURRY INTERACTIVE NAME PARTITION QOS STATE USER WCKEY",
-    "sbatch": "ARRAY_INX CLUSTERS JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE TIMELIMIT WAIT",
+_VARIABLES = SLURM_WORDS["variables"]
+NO_FILTER: dict[str, dict[str, str | None]] = {
+    program: {f"{program.upper()}_{name}": None for name in names} for program, names in _VARIABLES["filters"].items()
 }
-
-
-def _unset_variables(program: str, names: str) -> dict[str, str | None]:
-    return {f"{program.upper()}_{name}": None for name in names.split()}
-
-
-NO_FILTER = {program: _unset_variables(program, names) for program, names in FILTER_VARIABLES.items()}
 """Variables that a user may have set for typing commands by hand. Even empty, SQUEUE_USERS hides every job."""
-SBATCH_VARIABLES = {
-    "partition": "PARTITION",
-    "account": "ACCOUNT",
-    "qos": "QOS",
-    "reservation": "RESERVATION",
-    "constraint": "CONSTRAINT",
-    "memory_per_node": "MEM_PER_NODE",
-}
+SBATCH_VARIABLES: dict[str, str] = _VARIABLES["sbatch"]
 """Fields of a JobSpec and their SBATCH_... variables. sbatch prefers the variable to the directive in the script, so
 the variable is removed where the plan has a value."""
 

@@ -20,11 +20,11 @@ TASK_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", re.ASCI
 JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 """States and flags of a node that has a job."""
 
-_WORDS = read_package_table("slurm/slurm_words.toml")
-IN_SERVICE_WORDS = JOB_WORDS.union(_WORDS["in_service"])
+SLURM_WORDS = read_package_table("slurm/slurm_words.toml")
+IN_SERVICE_WORDS = JOB_WORDS.union(SLURM_WORDS["in_service"])
 """States and flags of a node that runs jobs or waits for jobs."""
 
-OUT_OF_SERVICE_WORDS = frozenset(_WORDS["out_of_service"])
+OUT_OF_SERVICE_WORDS = frozenset(SLURM_WORDS["out_of_service"])
 """States and flags of a node that gets no new jobs."""
 
 

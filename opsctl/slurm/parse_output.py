@@ -13,9 +13,9 @@ from typing import TypeVar
 from opsctl.base.errors import InputError
 from opsctl.base.model import DrainReason, Job, Limits, Node, Partition, Reservation
 from opsctl.base.nodesets import nodeset
-from opsctl.base.tables import read_package_table
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.slurm.field_values import (
+    SLURM_WORDS,
     parse_count,
     parse_exit_code,
     parse_job_number,
@@ -30,9 +30,8 @@ from opsctl.slurm.field_values import (
 
 T = TypeVar("T")
 
-_WORDS = read_package_table("slurm/slurm_words.toml")
-SQUEUE_FIELDS: tuple[str, ...] = tuple(_WORDS["squeue"])
-SACCT_FIELDS: dict[str, str] = _WORDS["sacct"]
+SQUEUE_FIELDS: tuple[str, ...] = tuple(SLURM_WORDS["squeue"])
+SACCT_FIELDS: dict[str, str] = SLURM_WORDS["sacct"]
 """The fields of sacct, and squeue's names for them. sacct's JobID of an array task is `12_3`."""
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
 UNSET_MEMORY_MB = frozenset({"", "0", "1"})

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from opsctl.base.capabilities import OLDEST, format_version
 from opsctl.base.errors import NotAllowed, SlurmError, Unreachable
 from opsctl.base.ports import Completed
-from opsctl.base.tables import read_package_table
+from opsctl.slurm.field_values import SLURM_WORDS
 
 HINT = "check that slurmctld is running: opsctl doctor"
 
-NO_ANSWER = re.compile("|".join(read_package_table("slurm/slurm_words.toml")["no_answer"]))
+NO_ANSWER = re.compile("|".join(SLURM_WORDS["no_answer"]))
 REFUSED = re.compile("Access/permission denied|Invalid user id")
 GONE = re.compile("already finished|already completing or completed|No error$")
 UNKNOWN_ID = re.compile("Invalid job id specified")

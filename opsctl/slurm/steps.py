@@ -17,29 +17,15 @@ from typing import ClassVar
 from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer, Answers, Completed, Runner, TimedOut
+from opsctl.slurm.field_values import SLURM_WORDS
 
-NOT_STARTED = re.compile(
-    r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"
-    r"|is not in this job|Invalid|expired|Unable to contact|Job/step already|node configuration is not available"
-    r"|allocation failure|Immediate execution impossible|Socket timed out|unrecognized option).*"
-)
+_SRUN = SLURM_WORDS["srun"]
+NOT_STARTED = re.compile(f"srun: (error: )?.*({'|'.join(_SRUN['not_started'])}).*")
 """Messages of an srun that did not start the command."""
 NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (Communication|Socket|Zero).*")
 """Messages of an srun that started the command on other nodes."""
-OUTPUT = ("LABELIO", "UNBUFFEREDIO")
-STEP_SETTINGS = (
-    "NTASKS_PER_NODE",
-    "DISTRIBUTION",
-    "EXCLUSIVE",
-    "GRES",
-    "NODELIST",
-    "JOB_ID",
-    "JOBID",
-    *OUTPUT,
-)
-JOB_SIZE = ("JOB_NODELIST", "JOB_NUM_NODES", "NNODES", "NTASKS", "NPROCS", "TASKS_PER_NODE", "JOB_CPUS_PER_NODE")
-"""Variables that may name a part of the job (allocation.py): srun then refuses a step on more nodes."""
-REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS + JOB_SIZE)}
+_VARIABLES = (*_SRUN["step_settings"], *_SRUN["job_size"])
+REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), _VARIABLES)}
 """Variables that this process may have from its own job, and that would change the step."""
 TIMED_OUT = frozenset({124, 137, -9})
 """Exit codes of timeout(1) for a command that it has ended: by KILL it ends itself as well."""

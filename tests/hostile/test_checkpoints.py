@@ -14,7 +14,7 @@ from opsctl.checkpoints.scan import list_checkpoints_in, scan_directories, size_
 from opsctl.checkpoints.trainer_command.shell import MAX_WORD_CHARS, split_command
 from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.guard.escalation import reads_stop_request
-from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
+from opsctl.guard.progress_signs import SignsOfProgress, read_attempt_progress
 from opsctl.state.files import find_matches
 from opsctl.telemetry.progress.iteration_lines import sampled, tail
 from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
@@ -177,4 +177,4 @@ def test_pipes_do_not_block_the_guard(train: QueuedTrain):
     assert read_log_signs(train.run.main_log) == LogSigns()
     assert tail(train.run.main_log, 5) == sampled(train.run.main_log) == []
     assert not reads_stop_request(train.run)
-    assert read_attempt_progress(train.run, attempt, None) == AttemptProgress()
+    assert read_attempt_progress(train.run, attempt, None) == SignsOfProgress(new_checkpoint=False)

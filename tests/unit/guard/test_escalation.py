@@ -11,12 +11,11 @@ from opsctl.base.model import JobState
 from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.escalation import (
     Escalation,
-    StopPlan,
     describe_stop,
     plan_stop,
     reads_stop_request,
 )
-from opsctl.guard.stop_request import StopKind, StopRequest, read_stop_request, request_stop
+from opsctl.guard.stop_request import StopKind, StopPlan, StopRequest, read_stop_request, request_stop
 from opsctl.monitor.reconcile import reconcile
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
@@ -121,8 +120,7 @@ def test_saving_trainer_is_left_alone(
 def test_status_shows_each_step(train: QueuedTrain, after_s: float, text: str) -> None:
     attempt = train.start_attempt()
     plan = plan_stop(StopKind.KILL, BEGIN, GuardSettings(), reads_request=False)
-    times = {"at": BEGIN, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
-    request_stop(train.run, attempt, StopKind.KILL, "by alice", signal=plan.signal, **times)
+    request_stop(train.run, attempt, StopKind.KILL, "by alice", at=BEGIN, plan=plan)
     request = read_stop_request(attempt)
     assert request is not None
     assert describe_stop(request, BEGIN + timedelta(seconds=after_s)) == text
