@@ -128,6 +128,10 @@ def _is_recent(record: NodeRecord, now: datetime, hours: float) -> bool:
     return record.at is not None and now.timestamp() - record.at <= hours * 3600
 
 
+def is_node_alert(key: str) -> bool:
+    return key.startswith("node_health/") and key.count("/") == 2
+
+
 def worst_severity(state: str) -> Level:
     """Return the severity of a state with flags, such as `MIXED+DRAIN` or `ALLOCATED*`."""
     words = [_SIGNS.get(word, word) for word in re.findall(r"[A-Z_]+|\*", state.upper())]

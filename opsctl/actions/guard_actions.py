@@ -19,8 +19,7 @@ from opsctl.guard.attempt_record import check_batch_job, choose_first_nodes
 from opsctl.guard.supervisor import GUARD_SIGNALS, Supervisor
 from opsctl.host.system import replace_process
 from opsctl.settings.loader import GuardSettings, parse, read_toml
-from opsctl.slurm.allocation import ALLOCATED, list_allocated
-from opsctl.slurm.job_environment import own_job
+from opsctl.slurm.job_environment import ALLOCATED, list_allocated, own_job
 from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided
 from opsctl.state.run_dir import RunDir, check_trusted
 

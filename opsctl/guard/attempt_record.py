@@ -17,15 +17,18 @@ from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.settings.rollback import RollbackSettings
-from opsctl.slurm.allocation import HOST_FILE, list_allocated, list_hosts, use_nodes
 from opsctl.slurm.job_environment import (
+    HOST_FILE,
     count_nodes,
     count_restarts,
+    list_allocated,
+    list_hosts,
     own_gpus,
     own_job,
     own_node,
     own_nodes,
     own_task,
+    use_nodes,
 )
 from opsctl.state.files import close_to_others, read_size_bytes
 from opsctl.state.records import load_record, to_text

@@ -23,7 +23,7 @@ from opsctl.guard.attempt_record import find_next_start, read_start
 from opsctl.guard.dossier import Dossier
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.node_care import NodeCare, find_accused, find_lost, resolve_nodes
-from opsctl.guard.repeated_blame import Blamed, count_repeats, list_allocations, read_blamed
+from opsctl.guard.node_evidence import Blamed, count_repeats, list_allocations, read_blamed
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays

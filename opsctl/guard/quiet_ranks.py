@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 from opsctl.base.ports import Clock
-from opsctl.diagnosis.speakers import find_homes
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
 from opsctl.guard.stop_request import StopKind
@@ -96,6 +95,8 @@ class QuietRanks:
 
     def _name(self, ranks: Sequence[int]) -> str:
         """Return the ranks with their nodes, which are known by the names of the ranks' logs."""
+        from opsctl.diagnosis.speakers import find_homes  # noqa: PLC0415 (for an attempt that hangs only)
+
         homes = find_homes(self.marks.parent)
         names = [f"rank {rank}" + (f" on {homes[rank]}" if rank in homes else "") for rank in ranks[:MAX_NAMED]]
         return ", ".join(names) + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")

@@ -26,8 +26,7 @@ from opsctl.guard.repair_wait import RepairWait
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
-from opsctl.slurm.allocation import list_allocated, list_used, use_nodes
-from opsctl.slurm.job_environment import own_job
+from opsctl.slurm.job_environment import list_allocated, list_used, own_job, use_nodes
 from opsctl.slurm.steps import run_on_all
 from opsctl.state.events import RestartDecided
 from opsctl.state.files import list_names

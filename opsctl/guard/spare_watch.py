@@ -14,8 +14,7 @@ from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.tolerated import Tolerated
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
-from opsctl.slurm.allocation import CHOSEN, list_allocated
-from opsctl.slurm.job_environment import own_job
+from opsctl.slurm.job_environment import CHOSEN, list_allocated, own_job
 from opsctl.state.run_dir import Attempt
 
 if TYPE_CHECKING:

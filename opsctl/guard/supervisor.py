@@ -24,21 +24,19 @@ from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.during_body import DuringBody
 from opsctl.guard.earlier_attempts import EarlierAttempts
 from opsctl.guard.free_space import await_space
-from opsctl.guard.lost_node import find_lost_node, find_missing_nodes, find_removed_nodes
+from opsctl.guard.lost_node import Stragglers, find_lost_node, find_missing_nodes, find_removed_nodes
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
 from opsctl.guard.spare_watch import SpareWatch
 from opsctl.guard.stop_request import FINAL, StopKind, read_refusal, read_stop_request
 from opsctl.guard.stopping import Stopping
-from opsctl.guard.stragglers import Stragglers
 from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
-from opsctl.slurm.allocation import CHOSEN, list_allocated
-from opsctl.slurm.job_environment import own_job
+from opsctl.slurm.job_environment import CHOSEN, list_allocated, own_job
 from opsctl.state.events import AttemptStarted, NodesLost
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Switch, disarm

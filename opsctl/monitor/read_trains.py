@@ -20,12 +20,12 @@ from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.monitor.cycle_report import CycleProblems
 from opsctl.monitor.known_trains import find_other_root, judge_root, recall, remember
-from opsctl.monitor.vanished import is_node_alert
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
+from opsctl.watchdogs.node_health import is_node_alert
 from opsctl.watchdogs.slurm_status import find_related_jobs
 
 Unit = tuple[str, str]

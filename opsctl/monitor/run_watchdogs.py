@@ -1,11 +1,17 @@
-"""Run the watchdogs of a cycle on their targets; findings get a rollback that helps, and failures become findings."""
+"""Run the watchdogs of a cycle on their targets, and complete what they find.
+
+Findings get a rollback that helps, and failures become findings. So do open alerts that no watchdog reported: a node
+that the train left, a removed train.
+"""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.base.findings import Finding, Level
 from opsctl.base.ports import Watchdog
 from opsctl.base.statements import state
@@ -13,18 +19,27 @@ from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.host.isolation import Failed
 from opsctl.launch.tracker_runs import add_links
 from opsctl.monitor.read_trains import Unit
-from opsctl.monitor.vanished import CheckedParts
 from opsctl.settings.loader import SiteSettings
 from opsctl.settings.watch import Filesystem
 from opsctl.telemetry.progress.signs import find_all_directories
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.node_health import end_finding, is_node_alert, judge_left_node
 
 log = logging.getLogger(__name__)
 MAX_LISTED = 256
 """Checkpoints of a directory that are looked at, the newest."""
 _FAILURE = "failures/"
 """Start of the keys of findings about ended attempts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedParts:
+    context: WatchContext
+    watchdogs: Mapping[str, Watchdog[WatchContext, Any, Any]]
+    is_partial: bool
+    """Whether only some trains were checked."""
+    slurm_answers: bool
 
 
 def list_units(checked: CheckedParts) -> Iterator[tuple[Unit, Callable[[], list[Finding]]]]:
@@ -127,3 +142,68 @@ def _find_damaged_step(finding: Finding, found: Sequence[FoundCheckpoint]) -> in
         if wants_rollback and (is_named or not checkpoint.is_complete):
             return checkpoint.step
     return stepped[0].step if stepped and wants_rollback else None
+
+
+def judge_vanished(
+    checked: CheckedParts,
+    results: Mapping[tuple[str, str], Any],
+    levels: Mapping[str, LedgerEntry],
+    findings: Collection[Finding],
+) -> list[Finding]:
+    """Return findings for the open alerts of `levels` without one: ok if the subject is gone.
+
+    `results` are those of the watchdogs, by watchdog and target. A node that a train has left is over once the node
+    itself is healthy again.
+    """
+    reported = {finding.key for finding in findings}
+    judged = []
+    for key, entry in levels.items():
+        if entry.level is Level.OK or key in reported or not _has_vanished(checked, results, key):
+            continue
+        says = state("site.vanished", key=key)
+        finding = entry.finding or Finding(key=key, level=Level.OK, says=says)
+        if is_node_alert(key):
+            judged += judge_left_node(checked.context, finding)
+        else:
+            judged.append(end_finding(finding, says))
+    return judged
+
+
+def _has_vanished(checked: CheckedParts, results: Mapping[tuple[str, str], Any], key: str) -> bool:
+    """Return whether an open alert without a finding in this cycle is resolved.
+
+    `key` is `WATCHDOG/TARGET` or `WATCHDOG/TARGET/PART`. The alert is resolved if the watchdog checked the target and
+    no longer reports the part, or if the target is gone or no longer watched. A failed or partial cycle resolves
+    nothing.
+    """
+    name, _, rest = key.partition("/")
+    target = rest.partition("/")[0]
+    if (name, target) in results:
+        return not is_unknown(results[name, target])
+    if checked.is_partial:
+        return False
+    is_readable = any(train.name == target for train in checked.context.trains)
+    is_read_or_removed = is_readable or _is_removed(checked.context.site.root_path / target)
+    if name == "train":
+        return is_read_or_removed
+    if name not in checked.watchdogs:
+        return False
+    watchdog = checked.watchdogs[name]
+    if watchdog.needs_slurm and not checked.slurm_answers:
+        return False
+    return watchdog.of != "train" or is_read_or_removed
+
+
+def is_unknown(result: list[Finding] | Failed) -> bool:
+    return isinstance(result, Failed) or any(finding.level is Level.UNKNOWN for finding in result)
+
+
+def _is_removed(path: Path) -> bool:
+    """Return whether `path` does not exist. An unreadable path counts as existing."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return path.parent.is_dir()
+    except OSError:
+        return False
+    return False

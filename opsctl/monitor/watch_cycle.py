@@ -18,9 +18,8 @@ from opsctl.monitor.alert_people import AlertPeople
 from opsctl.monitor.cycle_report import CycleProblems, CycleReport, log_report
 from opsctl.monitor.read_trains import TrainReader, Unit, WatchServices, read_levels
 from opsctl.monitor.reconcile import ReconciledTrain
-from opsctl.monitor.run_watchdogs import collect_findings, list_units
+from opsctl.monitor.run_watchdogs import CheckedParts, collect_findings, judge_vanished, list_units
 from opsctl.monitor.steady_clock import SteadyClock
-from opsctl.monitor.vanished import CheckedParts, judge_vanished
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import RunDir, may_act
 from opsctl.watchdogs import WATCHDOGS

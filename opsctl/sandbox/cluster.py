@@ -18,11 +18,18 @@ from opsctl.base.ports import Clock, Runner
 from opsctl.host.processes import memory_of
 from opsctl.sandbox import daemons
 from opsctl.sandbox.daemons import Tools
-from opsctl.sandbox.directories import make_directories, make_site, remove_run_directory
 from opsctl.sandbox.faults import FaultKind, inject
 from opsctl.sandbox.members import EndedProcesses, end_members, find_members
 from opsctl.sandbox.programs import find_programs, read_slurm_version
-from opsctl.sandbox.record import CONTROLLER, Places, SandboxRecord, read_record
+from opsctl.sandbox.record import (
+    CONTROLLER,
+    Places,
+    SandboxRecord,
+    make_directories,
+    make_site,
+    read_record,
+    remove_run_directory,
+)
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, count_ports
 
 FIRST_PORT, LAST_PORT = 20000, 32000

@@ -14,7 +14,7 @@ import pytest
 from opsctl.base.errors import OpsctlError
 from opsctl.host import log_config
 from opsctl.host.system import SystemClock
-from opsctl.sandbox import directories
+from opsctl.sandbox import record
 from opsctl.state import debug_log, files, trust
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
@@ -90,8 +90,8 @@ WRITERS: dict[str, tuple[str, Callable[[Site, Path], object]]] = {
     "init": ("out/train.toml", lambda site, place: site.opsctl("init", "--dir", place / "out")),
     "lease": ("out/.lease", lambda site, place: lease(place / "out", SystemClock(), wait=0).__enter__()),
     "debug log": ("logs/{log}", write_debug_log),
-    "removal of a sandbox": ("out/a", lambda site, place: directories.remove_run_directory(place / "out/a")),
-    "new sandbox": ("out/a", lambda site, place: directories.make_run_directory(place / "out/a", mode=0o777)),
+    "removal of a sandbox": ("out/a", lambda site, place: record.remove_run_directory(place / "out/a")),
+    "new sandbox": ("out/a", lambda site, place: record.make_run_directory(place / "out/a", mode=0o777)),
 }
 WRITERS |= {name: ("out/a", call_on_files(name, words)) for name, words in read_table(__file__, "functions").items()}
 FOLLOWED = {(name, "link above") for name in WRITERS}

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median_high
 
 from opsctl.base.nodesets import fold
@@ -170,14 +170,8 @@ class CollectiveTest:
     def _run(self, requests: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
         """Run the test program on every node at the same time. The ranks wait for one another."""
         options = self.options
-        common = {
-            "timeout_s": options.timeout_s,
-            "start_timeout_s": options.start_timeout_s,
-            "size_mib": options.size_mib,
-            "interface": options.interface,
-        }
         program = (templates_dir() / "nodes" / "all_reduce.py").read_text()
-        arguments = {node: {**common, **request} for node, request in requests.items()}
+        arguments = {node: {**asdict(options), **request} for node, request in requests.items()}
         timeout = options.program_timeout_s + _LATE_ANSWER_S
         return self.fanout.run_program(program, arguments, python=options.python, timeout=timeout)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.stragglers import Stragglers
+from opsctl.guard.lost_node import Stragglers
 from tests.support.finalized_trains import QueuedTrain
 
 

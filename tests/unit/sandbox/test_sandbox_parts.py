@@ -14,11 +14,10 @@ import pytest
 from opsctl.base.errors import InputError, MissingProgram, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import BLOCK_PORTS, NameTaken, hold_blocks, hold_names, hold_ports, hold_sandbox, is_free
-from opsctl.sandbox.directories import remove_run_directory
 from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.namespaces import format_options
 from opsctl.sandbox.programs import find_programs, install_hint
-from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record
+from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record, remove_run_directory
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 from opsctl.sandbox.start_failures import accepts, describe_socket, find_causes, list_listening_sockets, to_plain
 from tests.support.cases import read_cases

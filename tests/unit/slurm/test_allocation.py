@@ -2,7 +2,7 @@
 
 import pytest
 
-from opsctl.slurm.allocation import ALLOCATED, CHOSEN, list_allocated, list_hosts, list_used, use_nodes
+from opsctl.slurm.job_environment import ALLOCATED, CHOSEN, list_allocated, list_hosts, list_used, use_nodes
 from opsctl.slurm.steps import REMOVED_ENV
 
 JOB = {

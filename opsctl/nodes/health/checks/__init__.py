@@ -8,11 +8,28 @@ from collections.abc import Callable
 from itertools import chain
 
 from opsctl.nodes.health.check_results import Results
-from opsctl.nodes.health.checks.comparison import majority, versions
 from opsctl.nodes.health.checks.gpu_links import aer, fabric, nvlink, pcie
-from opsctl.nodes.health.checks.gpu_memory import ecc, remapped_rows, retired_pages
-from opsctl.nodes.health.checks.gpu_state import clocks, dcgm, gpus, persistence, recovery, temperature
-from opsctl.nodes.health.checks.host import clock_skew, host_settings, machine_checks, memory, orphans, processes
+from opsctl.nodes.health.checks.gpu_state import (
+    clocks,
+    dcgm,
+    ecc,
+    gpus,
+    persistence,
+    recovery,
+    remapped_rows,
+    retired_pages,
+    temperature,
+)
+from opsctl.nodes.health.checks.host import (
+    clock_skew,
+    host_settings,
+    machine_checks,
+    majority,
+    memory,
+    orphans,
+    processes,
+    versions,
+)
 from opsctl.nodes.health.checks.infiniband import infiniband
 from opsctl.nodes.health.checks.kernel_log import kernel_log, xid
 from opsctl.nodes.health.checks.storage import fio, lustre, mounts, nvme, shm

@@ -1,9 +1,9 @@
-"""Checks of the host: memory, processes, clock and settings."""
+"""Checks of the host: memory, processes, clock and settings, and what it has unlike the other nodes of this check."""
 
 from opsctl.base.units import format_size
 from opsctl.nodes.health.check_results import Results, degraded, note, unknown
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, Hardware, NodeSnapshot, Severity
-from opsctl.nodes.health.usual_hardware import MEMORY
+from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Hardware, NodeSnapshot, Severity
+from opsctl.nodes.health.usual_hardware import GPUS, MEMORY, NVLINKS, ON_BUS, PORTS
 
 MIN_SHARE_OF_MEMORY = 0.98
 KIB_PER_GIB = 2**20
@@ -13,6 +13,13 @@ MEMORY_REMEDY = "replace the memory module"
 STUCK_STATES = {"D": "in D state", "Z": "zombies"}
 MAX_NAMED_PROCESSES = 4
 SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"})
+SETTING_BY_HARDWARE = {
+    GPUS: "gpus_per_node",
+    ON_BUS: "gpus_per_node",
+    NVLINKS: "nvlinks",
+    PORTS: "ib_ports",
+    MEMORY: "memory_gib",
+}
 
 
 def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
@@ -124,3 +131,30 @@ def _check_governor(hardware: Hardware, check_input: CheckInput) -> Results:
     if expected and others:
         names = ", ".join(f"{count} CPUs {name}" for name, count in sorted(others.items()))
         yield note(f"cpufreq governor: {names}, expected {expected}", f"cpupower frequency-set -g {expected}")
+
+
+def majority(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
+    """Report the hardware on which the nodes of a kind do not agree. Where a majority exists, the other checks compare.
+
+    Unknown, and never evidence: the node may lack something, or the other nodes may have more on purpose. Different
+    values for [health] gpus_per_node, nvlinks, ib_ports, ib_rate_gbps and memory_gib, or a different Gres in
+    slurm.conf, decide.
+    """
+    for name, evidence in check_input.usual.undecided.items():
+        setting = SETTING_BY_HARDWARE.get(name, "ib_rate_gbps")
+        if getattr(check_input.site, setting):
+            continue
+        yield unknown(evidence, f"set [health] {setting}, or let Slurm tell the nodes apart (Gres, CPUs, RealMemory)")
+
+
+def versions(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
+    """Check that driver, kernel and libraries are those of most nodes: one node that differs may break the job."""
+    installed = {"driver": snapshot.smi.driver if snapshot.smi else "", "kernel": snapshot.kernel_version}
+    if snapshot.libraries:
+        installed |= {name: snapshot.libraries.get(name, NONE) for name in check_input.libraries}
+    usual = {"driver": check_input.driver, "kernel": check_input.kernel_version, **check_input.libraries}
+    for name, version in installed.items():
+        if version and usual[name] and version != usual[name]:
+            text = f"{name} {version}, most nodes have {usual[name]}"
+            remedy = "install the version of most nodes"
+            yield note(text, remedy)
