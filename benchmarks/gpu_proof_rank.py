@@ -165,7 +165,7 @@ def prepare(makers: Mapping[str, Callable[[], Way]]) -> tuple[dict[str, Way], di
 
 def blocks_of(bench: Bench) -> list[Any]:
     layers = bench.engine.deepspeed.module.forward_funcs
-    return [layer for layer in layers if type(layer).__name__ in architecture.BLOCKS]
+    return [layer for layer in layers if isinstance(layer, gpt.Block)]
 
 
 def switch(bench: Bench, *, compiled: Mapping[int, Any], flexes: Mapping[int, Any] | None = None) -> None:

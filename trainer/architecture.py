@@ -3,19 +3,26 @@
 Activations between layers are [micro_batch, tokens that a rank holds, hidden].
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import nn
 
-from opsctl.trainer.gpt import Block, EmbeddingNorm, FinalNorm, PositionEmbedding, TokenEmbedding, logits
-from opsctl.trainer.llama import EmbeddingDropout, LlamaBlock, OutputProjection, RmsNorm
+from opsctl.trainer.gpt import (
+    NORMS,
+    Block,
+    EmbeddingDropout,
+    EmbeddingNorm,
+    OutputProjection,
+    PositionEmbedding,
+    TokenEmbedding,
+    logits,
+)
 from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import layer_parameters
 from opsctl.trainer.tensor_parallel import Slice
-
-BLOCKS = ("Block", "LlamaBlock")
-"""Names of the classes whose activations can be recomputed."""
 
 
 def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
@@ -24,51 +31,38 @@ def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
     def seed_of(layer: int) -> int:
         return seed * 1_000_003 + layer * 8  # a layer uses up to five seeds
 
-    tied = {"tied_weight_attr": "weight"}
-    is_llama, last = config.family == "llama", config.layers + 3
-    behind_embedding = {
-        "gpt2": LayerSpec(PositionEmbedding, config, seed_of(1), part),
-        "bloom": LayerSpec(EmbeddingNorm, config),
-        "llama": LayerSpec(EmbeddingDropout, config),
-    }[config.family]
-    block = LlamaBlock if is_llama else Block
+    tied, last = {"tied_weight_attr": "weight"}, config.layers + 3
     first = (TokenEmbedding, config, seed_of(0), part)
     return [
         TiedLayerSpec("embedding", *first, **tied) if config.is_tied else LayerSpec(*first),
-        behind_embedding,
-        *(LayerSpec(block, config, seed_of(2 + number), part) for number in range(config.layers)),
-        LayerSpec(RmsNorm, config.hidden, config.epsilon) if is_llama else LayerSpec(FinalNorm, config.hidden),
+        _behind_embedding(config, seed_of(1), part),
+        *(LayerSpec(Block, config, number, seed_of(2 + number), part) for number in range(config.layers)),
+        LayerSpec(NORMS[config.kind.norm], config),
         TiedLayerSpec("embedding", *first, forward_fn=logits, **tied)
         if config.is_tied
         else LayerSpec(OutputProjection, config, seed_of(last), part),
     ]
 
 
-def stored_layers(config: ModelConfig) -> int:
-    """Return the number of layers with weights of their own: a tied output has none."""
-    return config.layers + (3 if config.is_tied else 4)
+def _behind_embedding(config: ModelConfig, seed: int, part: Slice) -> Any:
+    if config.kind.positions == "learnt":
+        return LayerSpec(PositionEmbedding, config, seed, part)
+    return LayerSpec(EmbeddingNorm if config.kind.has_embedding_norm else EmbeddingDropout, config)
 
 
 def universal_info(config: ModelConfig) -> dict[str, Any]:
     """Return how to merge the slices of parameters, in the format of DeepSpeed's universal checkpoints.
 
-    Parameters without a pattern are merged along their first axis: embedding, output, and weights and biases of `qkv`,
-    `gate` and `up`.
+    Parameters without a pattern are merged along their first axis.
     """
-    replicated = {
-        "gpt2": [r"1\.weight$", r"\d+\.norm[12]\.", r"\d+\.(out|down)\.bias$", rf"{config.layers + 2}\.(weight|bias)$"],
-        "bloom": [
-            r"1\.(weight|bias)$",
-            r"\d+\.norm[12]\.",
-            r"\d+\.(out|down)\.bias$",
-            rf"{config.layers + 2}\.(weight|bias)$",
-        ],
-        "llama": [r"\d+\.norm[12]\.", *[r"\d+\.[qk]_norm\."] * config.qk_norm, rf"{config.layers + 2}\.weight$"],
-    }[config.family]
+    patterns: dict[int | None, list[str]] = {None: [], 0: [], 1: []}
+    for number, place in (0, "0"), (1, "1"), (2, r"\d+"), (config.layers + 2, f"{config.layers + 2}"):
+        for name, parameter in layer_parameters(config, number).items():
+            patterns[parameter.axis].append(rf"{place}\.{re.escape(name)}$")
     return {
         "universal_checkpoint_version": 0.2,
-        "tp_replicated_parameter_patterns": replicated,
-        "parameter_with_row_parallelism_patterns": [r"\d+\.(out|down)\.weight$"],
+        "tp_replicated_parameter_patterns": patterns[None],
+        "parameter_with_row_parallelism_patterns": patterns[1],
     }
 
 

@@ -101,8 +101,8 @@ def split(corpus: Corpus, *, sequence: int, held_out: float) -> tuple[CorpusPart
 def _open(prefix: str, config: TrainerConfig) -> Corpus:
     corpus = Corpus(prefix)
     corpus.refuse_vocabulary(config.model.vocabulary)
-    can_separate = config.model.family != "bloom"
-    corpus.refuse_sequence(config.model.sequence, separate_documents=config.data.separate_documents or not can_separate)
+    is_apart = config.data.separate_documents or not config.model.can_separate_documents
+    corpus.refuse_sequence(config.model.sequence, separate_documents=is_apart)
     return corpus
 
 

@@ -57,7 +57,7 @@ def compile_stage(blocks: Sequence[Any], config: TrainerConfig, device: torch.de
     if reason is not None:
         return f"blocks are not compiled: {reason}" if reason else ""
     notes = []
-    if config.model.family == "bloom" and device.type == "cuda":
+    if not config.model.can_separate_documents and device.type == "cuda":
         problem = _try_together(blocks, config, device, control, flex=True)
         if not problem:
             build_alibi.cache_clear()  # the dense bias of the comparison

@@ -165,8 +165,8 @@ class TrainerConfig(ConfigTable):
             )
 
     def _wrong_data(self) -> Iterator[str]:
-        if self.data.separate_documents and self.model.family == "bloom":
-            yield "separate_documents = true has no meaning with family = bloom, only with llama and gpt2"
+        if self.data.separate_documents and not self.model.can_separate_documents:
+            yield f"separate_documents = true has no meaning with family = {self.model.family}, only without ALiBi"
         if self.evaluation.every and not self.data.held_out and not self.evaluation.sets:
             yield (
                 f"evaluation.every = {self.evaluation.every} has no data to evaluate: data.held_out is 0 and "

@@ -3,6 +3,7 @@
 Beside the activations, layers hand on `starts` [b, s]: the place in the sample at which the document of a token begins.
 """
 
+import functools
 import inspect
 from typing import Any, TypeAlias, TypeVar
 
@@ -41,3 +42,9 @@ def positions(starts: Tensor) -> Tensor:
 def visible(starts: Tensor | None) -> Tensor | None:
     """Return which earlier tokens a token attends to, [b, 1, s, s]: those of its document; None for all of them."""
     return None if starts is None else (starts.unsqueeze(2) == starts.unsqueeze(1)).tril().unsqueeze(1)
+
+
+@functools.lru_cache(maxsize=4)  # one mask for all blocks of a rank with the same window
+def within(window: int, length: int, device: torch.device) -> Tensor:
+    """Return which earlier tokens a token attends to, [s, s]: the last `window`, itself included."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)

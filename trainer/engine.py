@@ -25,6 +25,7 @@ from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
+from opsctl.trainer.gpt import Block
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout, first_layers
 from opsctl.trainer.read_ahead import on_device
@@ -67,7 +68,7 @@ class Engine:
             base_seed=dropout.BASE,
             activation_checkpoint_interval=int(config.recompute),
             activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
-            checkpointable_layers=list(architecture.BLOCKS),
+            checkpointable_layers=[Block.__name__],
         )
         accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
         module.universal_checkpoint_info = architecture.universal_info(
@@ -97,7 +98,7 @@ class Engine:
     def compile(self, config: TrainerConfig, control: Control) -> str:
         """Compile the blocks if the config asks for it; return why they are not compiled, or an empty text."""
         layers = self.deepspeed.module.forward_funcs
-        blocks = [layer for layer in layers if type(layer).__name__ in architecture.BLOCKS]
+        blocks = [layer for layer in layers if isinstance(layer, Block)]
         return compile_stage(blocks, config, self.deepspeed.device, control)
 
     def step(

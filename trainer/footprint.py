@@ -130,10 +130,11 @@ def _block_activations(model: ModelConfig, tensor: int, held: int) -> float:
     input in fp32, the quotient, and the product with the weight; on a tensor rank its part of queries, keys, values and
     mixed values before and after the rotation, and of gate, up, the activated gate and the product.
     """
-    if model.family != "llama":
+    if not model.kind.is_gated:
         return model.hidden * (10 / held + 24 / tensor)
     queries, pairs = model.heads * model.width_of_head, model.group_count * model.width_of_head
-    return 16 * model.hidden / held + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
+    norms = 4 if model.kind.norms == "around" else 2
+    return 8 * norms * model.hidden / held + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
 
 
 def _logits(config: TrainerConfig, cut: Layout) -> float:
@@ -148,4 +149,4 @@ def _alibi(config: TrainerConfig, cut: Layout) -> float:
     """Return the bytes of ALiBi's bias, which a rank keeps once for all its blocks: [heads, sequence, sequence]."""
     model = config.model
     width = 4 if config.precision == "fp32" else 2
-    return (model.family == "bloom") * model.heads / cut.tensor * model.sequence**2 * width
+    return (model.kind.positions == "alibi") * model.heads / cut.tensor * model.sequence**2 * width

@@ -1,7 +1,8 @@
-"""The layers of GPT-2 and BLOOM.
+"""The layers of a decoder; families/ says which of their parts a model has.
 
 Activations between layers are [micro_batch, tokens that a rank holds, hidden]. Initial weights do not depend on the
-layout.
+layout. The formulas follow transformers, in the order of its roundings, so that exported weights give the same logits
+there.
 """
 
 import functools
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout, tensor_parallel
-from opsctl.trainer.documents import Carried, activations, carries_starts, positions, visible
+from opsctl.trainer.documents import Carried, activations, carries_starts, positions, visible, within
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
-from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into
+from opsctl.trainer.model_size import block_matrices
+from opsctl.trainer.rotary import rotate, rotations
+from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into, marked, share_gradient, total
 
 
 @carries_starts
@@ -28,7 +31,7 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
-        self.part = part
+        self.part, self.cap = part, config.logit_cap
         whole = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
         self.weight = tensor_parallel.sliced(whole, part, dim=0)
 
@@ -38,7 +41,24 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
 
 def logits(embedding: TokenEmbedding, carried: Carried) -> Tensor:
     """Return the logits of the next tokens, [b, s, this rank's slice of the vocabulary]."""
-    return into(activations(carried), embedding.part).times(embedding.weight)
+    return _capped(into(activations(carried), embedding.part).times(embedding.weight), embedding.cap)
+
+
+class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """As `logits`, by a weight of its own."""
+
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+        super().__init__()
+        weight = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
+        self.part, self.projection = part, ColumnLinear(weight, part, bias=False)
+        self.cap = config.logit_cap
+
+    def forward(self, carried: Carried) -> Tensor:
+        return _capped(self.projection(into(activations(carried), self.part)), self.cap)
+
+
+def _capped(x: Tensor, cap: float | None) -> Tensor:
+    return x if cap is None else torch.tanh(x / cap) * cap
 
 
 @carries_starts
@@ -73,64 +93,163 @@ class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read t
 
 
 @carries_starts
-class ResidualBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """A pre-norm transformer block: attention, then feed-forward, both added to the residual stream."""
+class EmbeddingDropout(nn.Dropout):  # type: ignore[misc]  # mypy does not read torch
+    """Follows the token embedding, and scales it by √hidden for some families; has no parameters."""
 
-    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.dropout)
+        self.scale = config.hidden**0.5 if config.kind.scales_embedding else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale is not None:
+            x = x * float(torch.tensor(self.scale, dtype=x.dtype))  # rounded as transformers rounds it
+        return super().forward(x)
+
+
+@carries_starts
+class LayerNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
+    """The norm before the output, and those of a block."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.hidden)
+
+
+@carries_starts
+class RmsNorm(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """Divides by the root of the mean square, in fp32 (Zhang and Sennrich, arXiv 1910.07467)."""
+
+    def __init__(self, config: ModelConfig, width: int | None = None) -> None:
         super().__init__()
-        self.part, self.seed, self.drop = part, seed, config.dropout
+        width, self.eps, self.adds_one = width or config.hidden, config.epsilon, config.kind.norm == "rms-plus-one"
+        self.weight = nn.Parameter(torch.zeros(width) if self.adds_one else torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact = x.float()
+        normal = exact * torch.rsqrt(self._mean(exact.square()) + self.eps)
+        if self.adds_one:
+            return (normal * (1 + self.weight.float())).to(x.dtype)
+        return self.weight * normal.to(x.dtype)
+
+    def _mean(self, squares: Tensor) -> Tensor:
+        return squares.mean(-1, keepdim=True)
+
+
+NORMS = {"layer": LayerNorm, "rms": RmsNorm, "rms-plus-one": RmsNorm}
+
+
+class HeadNorm(RmsNorm):
+    """The norm of every head of queries or keys; every tensor rank normalises its own heads."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, config.width_of_head)
+        share_gradient(self.weight)
+
+
+class AllHeadsNorm(RmsNorm):
+    """The norm of the queries or keys of all heads together, of which every tensor rank holds some."""
+
+    def __init__(self, config: ModelConfig, heads: int, part: Slice) -> None:
+        super().__init__(config, len(part.range(heads)) * config.width_of_head)
+        self.weight, self.part = marked(self.weight.detach(), part), part
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal: Tensor = super().forward(x.flatten(2))
+        return normal.view_as(x)
+
+    def _mean(self, squares: Tensor) -> Tensor:
+        return total(squares.sum(-1, keepdim=True), self.part) / (squares.shape[-1] * self.part.size)
+
+
+@carries_starts
+class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """A transformer block: attention, then feed-forward, both added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, number: int, seed: int, part: Slice) -> None:
+        super().__init__()
+        self.part, self.seed, self.drop, self.config = part, seed, config.dropout, config
+        kind = config.kind
+        heads = part.range(config.heads)
+        self.slopes = slopes(config.heads)[heads.start : heads.stop] if kind.positions == "alibi" else None
+        self.flex: Any = None  # compiled_blocks replaces the dense bias
+        self.window, self.rotates = config.window_of(number), config.rotates(number)
+        self.scale = None if config.query_width is None else config.query_width**-0.5
+        self.activation = functional.silu if kind.activation == "silu" else _gelu
+        for name in ("norm1", "norm2", "norm3", "norm4"):
+            setattr(self, name, NORMS[kind.norm](config) if name in kind.block_norms else nn.Identity())
+        # Rows of qkv are [group, its queries, key, value, width], so that a slice holds whole groups.
+        self.queries = config.heads // config.group_count
+        for place, (name, matrix) in enumerate(block_matrices(config).items()):
+            std = initial_std(config) / (math.sqrt(2 * config.layers) if matrix.axis else 1.0)
+            drawn = Normal(rows=matrix.shape[0], columns=matrix.shape[1], std=std, seed=seed + place)
+            setattr(self, name, (RowLinear if matrix.axis else ColumnLinear)(drawn, part, bias=config.has_bias(name)))
+        if config.qk_norms == "head":
+            self.q_norm, self.k_norm = HeadNorm(config), HeadNorm(config)
+        elif config.qk_norms == "all":
+            self.q_norm = AllHeadsNorm(config, config.heads, part)
+            self.k_norm = AllHeadsNorm(config, config.group_count, part)
 
     def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
         if self.drop and self.training:
             dropout.vary(self.seed)
-        x = x + self._drop(self.out(self._attend(into(self.norm1(x), self.part), starts)))
-        return x + self._drop(self.down(self._widen(into(self.norm2(x), self.part))))
+        x = x + self._drop(self.norm3(self.out(self._attend(into(self.norm1(x), self.part), starts))))
+        return x + self._drop(self.norm4(self.down(self._widen(into(self.norm2(x), self.part)))))
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: bool) -> Tensor:
+    def _attend(self, x: Entry, starts: Tensor | None) -> Tensor:
+        qkv = self.qkv(x)
+        batch, length, _ = qkv.shape
+        grouped = qkv.view(batch, length, -1, self.queries + 2, self.config.width_of_head)
+        q, k, v = (heads.flatten(2, 3) for heads in grouped.split((self.queries, 1, 1), dim=3))
+        if self.config.qk_norms:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))  # [b, heads, s, width]
+        if self.rotates:
+            q, k = self._rotated(q, k, starts)
+        mixed = self._mix(q, k, v, starts) if self.flex is None else self.flex(q, k, v)
+        return mixed.transpose(1, 2).reshape(batch, length, -1)
+
+    def _rotated(self, q: Tensor, k: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+        is_local = self.window is not None
+        cosines, sines = rotations(self.config, q.shape[2], q.dtype, q.device, is_local=is_local)
+        if starts is not None:
+            cosines, sines = (table[positions(starts)].unsqueeze(1) for table in (cosines, sines))
+        return rotate(q, cosines, sines), rotate(k, cosines, sines)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
         """Return the mixed values of all heads, [b, heads, s, width]; without a mask, of the earlier tokens."""
-        attend = functools.partial(
-            functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None, **options
-        )
+        length = q.shape[2]
+        if self.slopes is not None:
+            mask: Tensor | None = alibi(self.slopes, length, q.dtype, q.device)
+        else:
+            mask = visible(starts)
+            if self.window is not None and self.window < length:
+                near = within(self.window, length, q.device)
+                mask = near if mask is None else mask & near
         if not (self.drop and self.training):
-            return attend()
+            return self._attend_by(q, k, v, mask, 0.0)
         with self.part.own_randomness():  # every rank has its own heads
-            return attend(dropout_p=self.drop)
+            return self._attend_by(q, k, v, mask, self.drop)
+
+    def _attend_by(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float) -> Tensor:
+        options: Any = {"scale": self.scale, "dropout_p": drop, "enable_gqa": self.queries > 1}
+        if self.config.score_cap is None:
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
+        k, v = (heads.repeat_interleave(self.queries, dim=1) for heads in (k, v))
+        scale = self.config.width_of_head**-0.5 if self.scale is None else self.scale
+        scores = _capped(q @ k.transpose(2, 3) * scale, self.config.score_cap)
+        earlier = within(q.shape[2], q.shape[2], q.device) if mask is None else mask
+        shares = scores.masked_fill(~earlier, -math.inf).float().softmax(-1).to(q.dtype)
+        return functional.dropout(shares, drop) @ v
+
+    def _widen(self, x: Entry) -> Tensor:
+        if self.config.kind.is_gated:
+            return self.activation(self.gate(x)) * self.up(x)
+        return self.activation(self.up(x))
 
     def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.drop, self.training) if self.drop else x
 
 
-class Block(ResidualBlock):
-    """The block of GPT-2 and BLOOM."""
-
-    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
-        super().__init__(config, seed, part)
-        hidden, std = config.hidden, initial_std(config)
-        into_residual = std / math.sqrt(2 * config.layers)
-        self.head_width = hidden // config.heads
-        heads = part.range(config.heads)
-        self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
-        self.flex: Any = None  # compiled_blocks replaces the dense bias
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        # Rows are [head, q k v, head_width], so that a slice holds whole heads.
-        self.qkv = ColumnLinear(Normal(rows=3 * hidden, columns=hidden, std=std, seed=seed), part)
-        self.out = RowLinear(Normal(rows=hidden, columns=hidden, std=into_residual, seed=seed + 1), part)
-        self.up = ColumnLinear(Normal(rows=4 * hidden, columns=hidden, std=std, seed=seed + 2), part)
-        self.down = RowLinear(Normal(rows=hidden, columns=4 * hidden, std=into_residual, seed=seed + 3), part)
-
-    def _attend(self, x: Entry, starts: Tensor | None) -> Tensor:
-        qkv = self.qkv(x)
-        batch, length, _ = qkv.shape
-        q, k, v = qkv.view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
-        if self.flex is not None:
-            mixed = self.flex(q, k, v)
-        else:
-            bias = alibi(self.slopes, length, q.dtype, q.device) if self.slopes else visible(starts)
-            mixed = self._mix(q, k, v, bias)
-        return mixed.transpose(1, 2).reshape(batch, length, -1)
-
-    def _widen(self, x: Entry) -> Tensor:
-        return functional.gelu(self.up(x), approximate="tanh")
+_gelu = functools.partial(functional.gelu, approximate="tanh")
 
 
 def slopes(heads: int) -> tuple[float, ...]:
@@ -159,11 +278,6 @@ def build_alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, devi
     for head, slope in zip(bias, slopes, strict=True):
         head.copy_((-slope * distance).masked_fill_(later, -math.inf))
     return bias
-
-
-@carries_starts
-class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
-    """The norm before the output."""
 
 
 def initial_std(config: ModelConfig) -> float:

@@ -234,7 +234,7 @@ def find_differences(
 
     Any topology and precision can resume a checkpoint that is not NATIVE.
     """
-    model = config.model.model_dump()
+    model = config.model.model_dump(mode="json")
     here = {key: value for key, value in model.items() if key not in _FREE}
     if saved.kind == NATIVE:
         precision = config.precision if config.precision != "auto" else saved.precision
@@ -246,7 +246,7 @@ def find_differences(
 
 def can_accept(differences: Iterable[str], config: TrainerConfig) -> bool:
     """Return whether `accept` lets a run with these differences resume."""
-    return config.model.family != "gpt2" and set(differences) <= set(_ACCEPTABLE)
+    return config.model.kind.positions != "learnt" and set(differences) <= set(_ACCEPTABLE)
 
 
 def is_misnamed(checkpoint: Path, manifest: Manifest) -> bool:

@@ -167,6 +167,14 @@ def out_of(x: Tensor, part: Slice) -> Tensor:
     return summed
 
 
+def total(x: Tensor, part: Slice) -> Tensor:
+    """Return the sum of `x` over the ranks, on every rank; each has a share of the gradient of the sum."""
+    if part.size == 1:
+        return x
+    summed: Tensor = _Across.apply(x, lambda share: part.sum(share.clone()), lambda share: part.sum(share.clone()))
+    return summed
+
+
 def _view(x: Tensor) -> Tensor:
     return x.view_as(x)
 
@@ -181,7 +189,7 @@ class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.weight = sliced(weight, part, dim=0)
-        self.bias = _marked(torch.zeros(len(part.range(weight.rows))), part) if bias else None
+        self.bias = marked(torch.zeros(len(part.range(weight.rows))), part) if bias else None
 
     def forward(self, entry: Entry) -> Tensor:
         return entry.times(self.weight, self.bias)
@@ -205,10 +213,10 @@ class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
 def sliced(whole: Normal, part: Slice, *, dim: int) -> nn.Parameter:
     """Return this rank's slice of `whole`, cut along `dim`, as a parameter."""
-    return _marked(whole.draw(part.range(whole.columns if dim else whole.rows), dim=dim), part)
+    return marked(whole.draw(part.range(whole.columns if dim else whole.rows), dim=dim), part)
 
 
-def _marked(slice_: Tensor, part: Slice) -> nn.Parameter:
+def marked(slice_: Tensor, part: Slice) -> nn.Parameter:
     """Return a parameter with the mark that makes DeepSpeed count every slice in the gradient's norm."""
     parameter = nn.Parameter(slice_)
     parameter.model_parallel = part.size > 1

@@ -6,7 +6,7 @@ from typing import Any
 from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import MAX_FIGURE
 from opsctl.calc.gpt_size import LatentAttention, ModelShape
-from opsctl.trainer.checkpoint.transformers_keys import ALIASES, find_figure, with_defaults
+from opsctl.trainer.families import ALIASES, find_figure, with_defaults
 
 GATED = frozenset({"silu", "swish", "swiglu", "geglu", "gelu_pytorch_tanh", "reglu"})
 PLAIN = ("gpt2", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "starcoder2", "nemotron")

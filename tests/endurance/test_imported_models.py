@@ -16,8 +16,8 @@ import transformers
 
 from opsctl.trainer.checkpoint.__main__ import main
 from opsctl.trainer.checkpoint.transformers_config import read_model
-from tests.integration.trainer.test_hugging_face import save_model
 from tests.support.trainer_ranks import run_ranks
+from tests.support.transformers_models import save_model
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -30,6 +30,14 @@ CASES = {
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}, {"pipeline": 2}),
     "qwen3-one-group": ("qwen3", {"num_key_value_heads": 1}, {"pipeline": 2}),
     "bloom": ("bloom", {}, TENSOR),
+    "mistral-window": ("mistral-window", {}, {"pipeline": 2}),
+    "llama-biases": ("llama-biases", {}, SEQUENCE_PARALLEL),
+    "llama-yarn": ("llama-yarn", {}, TENSOR),
+    "gemma2": ("gemma2", {}, SEQUENCE_PARALLEL),
+    "gemma3": ("gemma3", {}, TENSOR),
+    "olmo2": ("olmo2", {}, SEQUENCE_PARALLEL),
+    "phi3": ("phi3", {}, TENSOR),
+    "smollm3": ("smollm3", {}, {"pipeline": 2}),
 }
 
 
@@ -51,6 +59,7 @@ def test_imported_model_goes_on_and_is_exported(corpus, tmp_path, capsys, name):
     out = tmp_path / "out"
     assert main(["export", str(checkpoint), str(out), "--tokenizer", str(tmp_path / "hf"), "--compare"]) == 0
     assert read_model(out).vocabulary == model["vocabulary"]
+    assert read_model(out).family == kind.partition("-")[0].replace("llama3", "llama")
     print(f"\n{name}: the first loss grows by {growth:.2g}")  # noqa: T201 - the figure
     tokens = torch.randint(rows, (1, 4), generator=torch.Generator().manual_seed(1))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)

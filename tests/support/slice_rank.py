@@ -56,7 +56,7 @@ def run(config: TrainerConfig, part: tensor_parallel.Slice) -> dict:
     x = (tokens, make_starts(tokens)) if config.data.separate_documents else tokens
     saved = SavedBytes(everything.parameters())
     for module in modules:
-        if type(module).__name__ in architecture.BLOCKS:
+        if isinstance(module, gpt.Block):
             with saved.hooks:
                 x = module(x)
         else:

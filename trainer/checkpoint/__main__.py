@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,15 @@ def _reshape(arguments: argparse.Namespace) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from opsctl.trainer.checkpoint import transformers_config  # noqa: PLC0415 - export and import alone need it
+    from opsctl.trainer.checkpoint import transformers_config, transformers_files  # noqa: PLC0415 - export and import alone need them
 
-    model = transformers_config.read_model(arguments.source, sequence=arguments.sequence).model_dump(exclude_none=True)
-    table = {key: value for key, value in model.items() if value is not False and key not in ("dropout", "init_std")}
+    model = transformers_config.read_model(arguments.source, sequence=arguments.sequence)
+    if transformers_files.has_weights(arguments.source):
+        with ExitStack() as stack:
+            transformers_files.StoredTensors(arguments.source, stack, framework="np").refuse_unread(model)
+    drawn = {"dropout", "init_std", *["tied"] * (model.is_tied == model.kind.is_tied)}
+    fields = model.model_dump(exclude_none=True, exclude=drawn).items()
+    table = {key: value for key, value in fields if value or value != type(model).model_fields[key].default}
     trainer = {"weights": str(arguments.source.absolute()), "model": table}
     if arguments.json:
         print(json.dumps(trainer, indent=1))  # noqa: T201 - a command line

@@ -1,6 +1,7 @@
 """Export of a checkpoint to Hugging Face's `transformers`, one file of weights per layer."""
 
 import json
+import re
 import shutil
 from itertools import chain
 from pathlib import Path
@@ -8,26 +9,63 @@ from typing import Any
 
 import torch
 
-from opsctl.trainer import architecture, gpt
+from opsctl.trainer import architecture, gpt, manifest
 from opsctl.trainer.atomic_files import write_atomic
+from opsctl.trainer.checkpoint.pickles import load
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
-from opsctl.trainer.checkpoint.transformers_config import read_fields, refuse_other_config, write_config
-from opsctl.trainer.checkpoint.transformers_keys import TABLES, with_defaults
+from opsctl.trainer.checkpoint.transformers_config import read_fields, write_config
 from opsctl.trainer.checkpoint.transformers_names import to_transformers
-from opsctl.trainer.checkpoint.weights import Weights
 from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import Manifest
 from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import layer_parameters
 from opsctl.trainer.tensor_parallel import Slice
 
-_TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
-"""Files of a tokenizer in a directory of transformers."""
-_GENERATION = "generation_config.json"
-"""How a model writes: that it ends at several tokens, say."""
-_LONGEST = ("max_position_embeddings", "seq_length")
-"""What the longest sequence is called; samples of the run may be shorter."""
-_OF_FILE = ("_name_or_path", "auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version")
-"""What a config.json says of its own files."""
+_COPIED = (
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "generation_config.json",
+)
+"""Files of a tokenizer in a directory of transformers, and how the model writes: it ends at several tokens, say."""
+_LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+class Weights:
+    """The weights of a checkpoint, with the slices of tensor ranks merged.
+
+    Reads one layer at a time, so that the largest layer determines the memory.
+    """
+
+    def __init__(self, checkpoint: Path, saved: Manifest, *, trust: bool = False) -> None:
+        if saved.kind == manifest.UNIVERSAL:
+            raise Refused(f"{checkpoint} is of kind universal; use the checkpoint that the trainer saved")
+        self._trust = trust
+        self.config = ModelConfig(**saved.model)
+        self._files: dict[int, list[Path]] = {}
+        for name in sorted(saved.files):
+            if match := _LAYER.fullmatch(name):
+                self._files.setdefault(int(match[1]), []).append(checkpoint / name)
+        expected = self.config.layers + (3 if self.config.is_tied else 4)  # a tied output has no weights of its own
+        if sorted(self._files) != list(range(expected)):
+            raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {expected}")
+
+    @property
+    def layers(self) -> range:
+        """Numbers of the layers: embedding, position or norm, blocks, final norm, and an output that is not tied."""
+        return range(len(self._files))
+
+    def layer(self, number: int) -> dict[str, torch.Tensor]:
+        parts = [load(path, trust=self._trust) for path in self._files[number]]
+        return {name: self._merge(number, name, [part[name] for part in parts]) for name in parts[0]}
+
+    def _merge(self, number: int, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+        axis = layer_parameters(self.config, number)[name].axis
+        return parts[0] if len(parts) == 1 or axis is None else torch.cat(parts, dim=axis)
 
 
 def export(
@@ -35,15 +73,18 @@ def export(
 ) -> Path:
     """Write the weights of `checkpoint` into the directory `target`, completely or not at all; return `target`.
 
-    `tokenizer` is a model of transformers whose tokenizer and special tokens are copied. `in_bf16` halves weights of
-    fp32. Raises Refused, OSError.
+    `tokenizer` is a model of transformers whose tokenizer, special tokens and settings of generation are copied; if
+    the run began with it, the export is of the same type and states the same longest sequence. `in_bf16` halves weights
+    of fp32. Raises Refused, OSError.
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - of the `export` extra
 
     saved = read_verified(checkpoint)
     weights = Weights(checkpoint, saved, trust=trust)
     dtype = torch.bfloat16 if in_bf16 or saved.precision == "bf16" else torch.float32
-    config = write_config(weights.config) | {"dtype": str(dtype).removeprefix("torch.")}
+    first = read_fields(tokenizer) if tokenizer else {}
+    config = write_config(weights.config, like=first) | {key: first[key] for key in _TOKENS if key in first}
+    config |= {"dtype": str(dtype).removeprefix("torch.")}
     with new_directory(target) as part:
         count = len(weights.layers)
         where: dict[str, str] = {}
@@ -59,30 +100,16 @@ def export(
         index = {"metadata": {"total_size": size}, "weight_map": where}
         write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
         if tokenizer:
-            config |= _copy_tokenizer(tokenizer, part) | kind_of(tokenizer, weights.config)
+            _copy_tokenizer(tokenizer, part)
         write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
     return target
 
 
-def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
-    """Copy the files of the tokenizer, if there are any; return the special tokens of the config in `source`."""
-    fields = read_fields(source)
-    for path in sorted(set(chain.from_iterable(source.glob(pattern) for pattern in (*_TOKENIZER, _GENERATION)))):
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files of the tokenizer and of generation, if there are any."""
+    for path in sorted(set(chain.from_iterable(source.glob(pattern) for pattern in _COPIED))):
         if path.is_file():
             shutil.copyfile(path, target / path.name)
-    return {key: fields[key] for key in _TOKENS if key in fields}
-
-
-def kind_of(source: Path, config: ModelConfig) -> dict[str, Any]:
-    """Return what the config of `source` states, if `config` is the same model: its type, windows, longest sequence."""
-    try:
-        refuse_other_config(source, config)
-    except (OSError, Refused):
-        return {}
-    own = ("vocab_size", "n_positions", *TABLES["config"][config.family]["dropout"], *_OF_FILE)
-    fields = {key: value for key, value in with_defaults(read_fields(source)).items() if key not in own}
-    longest = {key: max(fields[key], config.sequence) for key in _LONGEST if key in fields}
-    return fields | longest
 
 
 def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool = False) -> float:

@@ -1,11 +1,11 @@
 """Tensors of a layer under the names and in the arrangement of Hugging Face's transformers, in both directions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from opsctl.trainer.checkpoint.transformers_keys import TABLES
+from opsctl.trainer.checkpoint.transformers_files import tensor_name
 from opsctl.trainer.model_config import ModelConfig
 
 Layer = dict[str, Tensor]
@@ -15,12 +15,12 @@ Layer = dict[str, Tensor]
 def to_transformers(config: ModelConfig, number: int, layer: Layer) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of layer `number` by their names in transformers."""
     for name, tensor in layer.items():
-        part = name.rpartition(".")[0]
-        if part == "qkv" and config.family == "llama":
-            names = (_transformers_name(config, number, name).format(letter) for letter in "qkv")
-            yield from zip(names, _split_groups(config, tensor), strict=True)
-        else:
-            yield _transformers_name(config, number, name), _rearranged(config, part, tensor)
+        part, _, kind = name.rpartition(".")
+        theirs = tensor_name(config, number, name)
+        if part == "qkv" and config.kind.qkv == "apart":
+            yield from zip(map(theirs.format, "qkv"), _split_groups(config, tensor), strict=True)
+        elif part != "up" or not _stacks_gate(config):
+            yield theirs, _arranged(config, part, tensor, layer.get(f"up.{kind}"))
 
 
 def from_transformers(config: ModelConfig, number: int, names: Iterator[str], read: Callable[[str], Tensor]) -> Layer:
@@ -28,45 +28,40 @@ def from_transformers(config: ModelConfig, number: int, names: Iterator[str], re
     layer = {}
     for name in names:
         part, _, _ = name.rpartition(".")
-        transformers_name = _transformers_name(config, number, name)
-        if part == "qkv" and config.family == "llama":
-            layer[name] = _join_groups(config, [read(transformers_name.format(letter)) for letter in "qkv"])
+        theirs = tensor_name(config, number, name)
+        if part == "qkv" and config.kind.qkv == "apart":
+            layer[name] = _join_groups(config, [read(theirs.format(letter)) for letter in "qkv"])
         else:
-            layer[name] = _restored(config, part, read(transformers_name))
-    if config.family == "gpt2" and number == 1:
+            layer[name] = _restored(config, part, read(theirs))
+    if config.kind.positions == "learnt" and number == 1:
         layer["weight"] = layer["weight"][: config.sequence]  # a shorter sequence uses the first positions
     return layer
 
 
-def layer_name(config: ModelConfig, number: int) -> str:
-    """Return the name in transformers of layer `number`; empty if it has no parameters there."""
-    layers: dict[str, str] = TABLES["layers"][config.family]
-    ends = {0: "embedding", 1: "behind", config.layers + 2: "norm", config.layers + 3: "output"}
-    return layers[ends[number]] if number in ends else layers["block"].format(number - 2)
+def _stacks_gate(config: ModelConfig) -> bool:
+    """Return whether files have the gate and the other half of the feed-forward in one tensor."""
+    return config.kind.tensors.get("gate") == config.kind.tensors["up"]
 
 
-def _transformers_name(config: ModelConfig, number: int, name: str) -> str:
-    part, _, kind = name.rpartition(".")
-    inner = f".{TABLES['tensors'][config.family][part]}" if 2 <= number < config.layers + 2 else ""
-    return f"{layer_name(config, number)}{inner}.{kind}"
-
-
-def _rearranged(config: ModelConfig, part: str, tensor: Tensor) -> Tensor:
-    """Return a tensor in GPT-2's arrangement: rows of `qkv` are [q k v, head, …]; matrices of blocks are transposed."""
-    if config.family != "gpt2" or not part:
-        return tensor
-    if part == "qkv":
-        tensor = tensor.unflatten(0, (config.heads, 3, config.width_of_head)).transpose(0, 1).flatten(0, 2)
-    return tensor.t() if tensor.ndim == 2 else tensor
+def _arranged(config: ModelConfig, part: str, tensor: Tensor, up: Tensor | None) -> Tensor:
+    """Return a tensor as files have it."""
+    if part == "qkv" and config.kind.qkv == "stacked":
+        tensor = torch.cat(_split_groups(config, tensor))
+    if part == "gate" and up is not None and _stacks_gate(config):
+        tensor = torch.cat((tensor, up))
+    return tensor.t() if part and config.kind.is_transposed and tensor.ndim == 2 else tensor
 
 
 def _restored(config: ModelConfig, part: str, tensor: Tensor) -> Tensor:
-    """Undo `_rearranged`."""
-    if config.family != "gpt2" or not part:
-        return tensor
-    tensor = tensor.t() if tensor.ndim == 2 else tensor
-    if part == "qkv":
-        tensor = tensor.unflatten(0, (3, config.heads, config.width_of_head)).transpose(0, 1).flatten(0, 2)
+    """Undo `_arranged`."""
+    if part and config.kind.is_transposed and tensor.ndim == 2:
+        tensor = tensor.t()
+    if part == "qkv" and config.kind.qkv == "stacked":
+        groups = config.group_count
+        sizes = [count * config.width_of_head for count in (config.heads, groups, groups)]
+        tensor = _join_groups(config, tensor.split(sizes))
+    if part in ("gate", "up") and _stacks_gate(config):
+        tensor = tensor.chunk(2)[part == "up"]
     return tensor
 
 
@@ -77,7 +72,7 @@ def _split_groups(config: ModelConfig, rows: Tensor) -> tuple[Tensor, ...]:
     return tuple(part.flatten(0, 2) for part in grouped.split((queries, 1, 1), dim=1))
 
 
-def _join_groups(config: ModelConfig, parts: list[Tensor]) -> Tensor:
+def _join_groups(config: ModelConfig, parts: Sequence[Tensor]) -> Tensor:
     """Undo `_split_groups`."""
     grouped = [part.unflatten(0, (config.group_count, -1, config.width_of_head)) for part in parts]
     return torch.cat(grouped, dim=1).flatten(0, 2)

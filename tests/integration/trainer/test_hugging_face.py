@@ -20,50 +20,22 @@ from safetensors import torch as safetensors
 
 from opsctl.trainer import gpt
 from opsctl.trainer.architecture import layers
-from opsctl.trainer.batches import open_data
 from opsctl.trainer.checkpoint.__main__ import main
-from opsctl.trainer.checkpoint.export import compare, kind_of
+from opsctl.trainer.checkpoint.export import compare
 from opsctl.trainer.checkpoint.transformers_config import read_model, write_config
 from opsctl.trainer.checkpoint.transformers_names import from_transformers, to_transformers
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
-from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import layer_parameters, model_parameters
 from opsctl.trainer.tensor_parallel import Slice
-from tests.support.cases import read_cases, read_table
 from tests.support.trainer_ranks import run_ranks
+from tests.support.transformers_models import MODELS, add_tensor, save_model
 
 pytestmark = pytest.mark.torch
 
-LLAMA, LLAMA3 = (read_table(__file__, name) for name in ("llama", "llama3_positions"))
-MODELS = {
-    "llama": ("LlamaConfig", LLAMA),
-    "llama3-tied": ("LlamaConfig", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
-    "mistral": ("MistralConfig", LLAMA | {"head_dim": 12, "sliding_window": None}),
-    "qwen2": ("Qwen2Config", LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-    "qwen3": ("Qwen3Config", LLAMA | {"head_dim": 16}),
-    "gpt2": ("GPT2Config", {"vocab_size": 264, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
-    "bloom": ("BloomConfig", {"vocab_size": 264, "hidden_size": 32, "n_layer": 2, "n_head": 4, "seq_length": 64}),
-}
-MAX_DIFFERENCE = 2e-6
+MAX_DIFFERENCE = 4e-6
 """Of the largest logit: sums in another order."""
-
-
-def save_model(name, directory, **changes):
-    """Save a model of transformers with random weights, vectors included; return it."""
-    kind, fields = MODELS[name]
-    torch.manual_seed(3)
-    config = getattr(transformers, kind)(**fields | changes)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.2)
-    model.save_pretrained(directory)
-    return model
-
-
-def add_tensor(directory, name, tensor):
-    tensors = safetensors.load_file(directory / "model.safetensors")
-    safetensors.save_file(tensors | {name: tensor}, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def compute_logits(config, directory, tokens):
@@ -76,12 +48,6 @@ def compute_logits(config, directory, tokens):
         for module in built[:-1]:
             x = (stored[0] if module is built[0] else module)(x)
         return gpt.logits(built[0], x) if config.is_tied else built[-1](x)
-
-
-def refuse_loading(directory, words):
-    """Load all layers, as one rank does."""
-    with pytest.raises(Refused, match=words):
-        compute_logits(read_model(directory), directory, torch.zeros(1, 8, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,16 +70,21 @@ def test_names_and_rows_survive_both_directions(tmp_path, name):
     theirs = safetensors.load_file(tmp_path / "model.safetensors")
     spelled = {key if key.startswith(("model.", "transformer.", "lm_head")) else f"transformer.{key}" for key in theirs}
     written = {}
-    for number, spec in enumerate(layers(config, seed=1, part=Slice())):
-        if not (config.is_tied and number == config.layers + 3):
-            layer = dict(spec.build().named_parameters())
-            read = from_transformers(config, number, iter(layer), lambda key: theirs.get(key, theirs.get(key[12:])))
-            written |= dict(to_transformers(config, number, read))
+    stored = layers(config, seed=1, part=Slice())[: config.layers + 3 + (not config.is_tied)]
+    for number, spec in enumerate(stored):
+        layer = dict(spec.build().named_parameters())
+        read = from_transformers(config, number, iter(layer), lambda key: theirs.get(key, theirs.get(key[12:])))
+        written |= dict(to_transformers(config, number, read))
     assert written.keys() == spelled - ({"lm_head.weight"} if config.is_tied else set())
     for key, value in written.items():
         assert value.equal(theirs.get(key, theirs.get(key.removeprefix("transformer."))))
+    for number, spec in enumerate(stored):
+        built = {key: tuple(parameter.shape) for key, parameter in spec.build().named_parameters()}
+        assert {key: parameter.shape for key, parameter in layer_parameters(config, number).items()} == built
+    assert model_parameters(config) == sum(value.numel() for value in written.values())
     (tmp_path / "config.json").write_text(json.dumps(write_config(config)))
     assert read_model(tmp_path) == config
+    assert type(transformers.AutoModelForCausalLM.from_pretrained(tmp_path)).__name__ == config.kind.architecture
 
 
 @pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=["one", "pp2", "tp2"])
@@ -122,7 +93,11 @@ def test_run_begins_with_the_weights_on_any_layout(corpus, tmp_path, parallel):
     theirs = save_model("llama", tmp_path / "hf")
     model = read_model(tmp_path / "hf", sequence=32).model_dump(exclude_defaults=True)
     config = tiny(steps=1, model=model, parallel=parallel, data={"prefix": str(corpus)}, weights=str(tmp_path / "hf"))
-    ranks = run_ranks(tmp_path / "run", 2 if parallel else 1, config)
+    world = 2 if parallel else 1
+    ranks = run_ranks(tmp_path / "run", world, config)
+    from opsctl.trainer.batches import open_data  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 - likewise
+
     settings = TrainerConfig.model_validate(config)
     batches = open_data(settings).training(settings, data_rank=0, data_ranks=1)
     with torch.no_grad():
@@ -143,73 +118,6 @@ def test_resume_needs_the_first_weights_no_more(corpus, tmp_path):
     assert [rank["first"] for rank in loaded] == [rank["last"] for rank in saved]
 
 
-REFUSED = {
-    "qwen2": ({"use_sliding_window": True, "sliding_window": 16}, "its attention sees the last 16 tokens"),
-    "llama": ({"hidden_act": "gelu"}, "hidden_act is gelu, and this trainer has only silu"),
-    "llama3-tied": ({"attention_bias": True}, "attention_bias is True"),
-    "gpt2": ({"activation_function": "relu", "n_inner": 100}, "activation_function is relu.*n_inner is 100"),
-    "bloom": ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_trainer_cannot_do_is_refused(tmp_path, name):
-    changes, words = REFUSED[name]
-    save_model(name, tmp_path, **changes)
-    with pytest.raises(Refused, match=words):
-        read_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("scale_attn_by_inverse_layer_idx", True), ("tie_word_embeddings", False), ("add_cross_attention", True)],
-)
-def test_variants_of_gpt2_are_refused(tmp_path, key, value):
-    save_model("gpt2", tmp_path, **{key: value})
-    with pytest.raises(Refused, match=f"{key} is {value}, and this trainer has only"):
-        read_model(tmp_path)
-
-
-def test_window_of_an_absent_key_is_refused(tmp_path):
-    save_model("qwen2", tmp_path, use_sliding_window=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["sliding_window"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_model(tmp_path, sequence=4096).sequence == 4096
-    with pytest.raises(Refused, match="its attention sees the last 4096 tokens"):
-        read_model(tmp_path, sequence=8192)
-
-
-DEFAULTS = {
-    "llama": (("num_key_value_heads", 4), ("rms_norm_eps", 1e-6), ("max_position_embeddings", 2048), ("head_dim", 8)),
-    "mistral": (("num_key_value_heads", 8), ("max_position_embeddings", 131072)),
-    "qwen2": (("num_key_value_heads", 32), ("max_position_embeddings", 32768), ("rms_norm_eps", 1e-6)),
-    "qwen3": (("head_dim", 128), ("max_position_embeddings", 32768)),
-    "gpt2": (("n_positions", 1024),),
-}
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_absent_keys_have_the_defaults_of_transformers(tmp_path, name):
-    kind, fields = MODELS[name]
-    defaults = dict(DEFAULTS[name])
-    sizes = {"num_attention_heads": 32, "hidden_size": 64} if name in {"mistral", "qwen2"} else {}
-    getattr(transformers, kind)(**fields | sizes | defaults).save_pretrained(tmp_path)
-    whole = read_model(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in written.items() if k not in defaults}))
-    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
-    assert {key: getattr(theirs, key) for key in defaults} == defaults
-    assert read_model(tmp_path) == whole
-
-
-@pytest.mark.parametrize(*read_cases(__file__, "unreadable_config_of_a_model_is_refused"))
-def test_unreadable_config_of_a_model_is_refused(tmp_path, content, words):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(Refused, match=words):
-        read_model(tmp_path)
-
-
 def test_weights_of_another_model_are_refused(tmp_path):
     save_model("llama", tmp_path)
     config = read_model(tmp_path).model_copy(update={"ffn": 96})
@@ -222,17 +130,27 @@ def test_missing_tensor_is_named(tmp_path):
     tensors = safetensors.load_file(tmp_path / "model.safetensors")
     tensors.pop("model.layers.1.mlp.up_proj.weight")
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
-    refuse_loading(tmp_path, r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight")
+    with pytest.raises(Refused, match=r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
+        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(*read_cases(__file__, "tensors_that_would_be_left_out_are_refused_by_all_their_names"))
-def test_tensors_that_would_be_left_out_are_refused_by_all_their_names(tmp_path, name, tensors):
+LEFT_OUT = {
+    "llama": ["model.layers.1.self_attn.q_proj.bias", "lm_head.bias", "score.weight", "model.layers.1.attn.bias"],
+    "llama3-tied": ["model.layers.2.mlp.up_proj.weight", "model.layers.2.norm.weight", "model.embed_scale"],
+    "qwen2": ["model.layers.0.self_attn.o_proj.bias", "model.embed_tokens.weight_scale_inv"],
+    "gpt2": ["transformer.h.0.crossattention.c_proj.bias", "h.0.ln_3.weight", "wte.bias", "v_head.weight"],
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_tensors_that_would_be_left_out_are_refused_by_all_their_names(tmp_path, name):
     save_model(name, tmp_path)
-    for tensor in tensors:
+    for tensor in LEFT_OUT[name]:
         add_tensor(tmp_path, tensor, torch.ones(32))
-    refuse_loading(
-        tmp_path, f"has {re.escape(', '.join(sorted(tensors)))}, which the model of its config.json does not"
-    )
+    names = ", ".join(sorted(LEFT_OUT[name]))
+    with pytest.raises(Refused, match=f"has {re.escape(names)}, which the model of its config.json does not have"):
+        load_weights({}, tmp_path, read_model(tmp_path), Slice())
+    assert main(["import", str(tmp_path)]) == 2
 
 
 def test_tensor_that_only_a_shard_names_is_refused(tmp_path):
@@ -242,26 +160,18 @@ def test_tensor_that_only_a_shard_names_is_refused(tmp_path):
     (tmp_path / "model.safetensors").rename(tmp_path / "shard.safetensors")
     index = {"weight_map": dict.fromkeys(names, "shard.safetensors")}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    refuse_loading(tmp_path, r"has score\.weight, which")
-
-
-def test_rank_leaves_the_layers_of_others_to_them(tmp_path):
-    save_model("llama", tmp_path)
-    add_tensor(tmp_path, "model.layers.1.odd.weight", torch.ones(32))
-    config = read_model(tmp_path)
-    first, second = (layers(config, seed=1, part=Slice())[number].build() for number in (2, 3))
-    load_weights({2: first}, tmp_path, config, Slice())
-    with pytest.raises(Refused, match=r"has model\.layers\.1\.odd\.weight, which"):
-        load_weights({3: second}, tmp_path, config, Slice())
+    with pytest.raises(Refused, match=r"has score\.weight, which"):
+        load_weights({}, tmp_path, read_model(tmp_path), Slice())
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "bool"])
 def test_numbers_that_stand_for_others_are_refused(tmp_path, kind):
     save_model("llama", tmp_path)
-    names = [f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up")]
-    for name in names:
-        add_tensor(tmp_path, name, torch.zeros(80, 32).to(getattr(torch, kind)))
-    refuse_loading(tmp_path, f"{names[0]} .{kind}., {names[1]} .{kind}., with quantised")
+    codes = torch.zeros(80, 32).to(getattr(torch, kind))
+    for part in ("up", "gate"):
+        add_tensor(tmp_path, f"model.layers.1.mlp.{part}_proj.weight", codes)
+    with pytest.raises(Refused, match=r"1\.mlp\.gate_proj\.weight \(.*1\.mlp\.up_proj\.weight \(.* are quantised"):
+        load_weights({}, tmp_path, read_model(tmp_path), Slice())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -272,22 +182,15 @@ def test_weights_that_are_no_numbers_are_refused_by_all_their_names(tmp_path, va
     names = ["model.layers.0.input_layernorm.weight", "model.norm.weight"]
     for name in names:
         add_tensor(tmp_path, name, broken)
-    refuse_loading(tmp_path, f"{names[0]} .float32., {names[1]} .float32., with quantised or infinite numbers or NaN")
+    with pytest.raises(Refused, match=f"not finite in {', '.join(map(re.escape, names))}$"):
+        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(*read_cases(__file__, "two_settings_of_positions_must_agree"))
-def test_two_settings_of_positions_must_agree(tmp_path, scaling, parameters, agree):
-    save_model("llama", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": scaling, "rope_parameters": parameters}))
-    if agree:
-        assert (
-            read_model(tmp_path).theta
-            == transformers.AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"]
-        )
-        return
-    with pytest.raises(Refused, match="rope_scaling and rope_parameters differ"):
-        read_model(tmp_path)
+def test_tensor_of_another_shape_is_named(tmp_path):
+    save_model("phi3", tmp_path)
+    add_tensor(tmp_path, "model.layers.1.self_attn.qkv_proj.weight", torch.ones(60, 32))
+    with pytest.raises(Refused, match=r"model\.layers\.1\.self_attn\.qkv_proj\.weight has another shape"):
+        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -304,15 +207,24 @@ def test_buffers_of_older_files_are_left_out(tmp_path, name, tensor):
     compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
+def test_tensor_under_two_names_is_refused(tmp_path):
+    save_model("gpt2", tmp_path)
+    add_tensor(tmp_path, "wte.weight", torch.zeros(264, 32))
+    with pytest.raises(Refused, match=r"has wte\.weight, which"):
+        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("is_same", [True, False])
 def test_output_beside_a_tied_embedding_must_be_the_same(tmp_path, is_same):
     """transformers uses the output of the file if it differs."""
     theirs = save_model("llama3-tied", tmp_path)
     add_tensor(tmp_path, "lm_head.weight", theirs.lm_head.weight.detach() + (not is_same))
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
     if is_same:
-        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
-    else:
-        refuse_loading(tmp_path, r"lm_head\.weight differs from the embedding.*tie_word_embeddings = false")
+        compute_logits(read_model(tmp_path), tmp_path, tokens)
+        return
+    with pytest.raises(Refused, match=r"lm_head\.weight differs from the embedding.*tie_word_embeddings = false"):
+        compute_logits(read_model(tmp_path), tmp_path, tokens)
 
 
 @pytest.mark.parametrize("name", ["llama", "llama3-tied", "gpt2"])
@@ -341,19 +253,6 @@ def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
     assert main(["import", str(tmp_path / "nowhere")]) == 2
 
 
-@pytest.mark.parametrize("name", [*MODELS, "mistral-window", "qwen2-window"])
-def test_export_states_what_import_took(tmp_path, name):
-    window = {"sliding_window": 48, "use_sliding_window": True, "max_window_layers": 0} if "-w" in name else {}
-    save_model(name.removesuffix("-window"), tmp_path, initializer_range=0.03, use_cache=False, **window)
-    first = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
-    config = read_model(tmp_path, sequence=32).model_copy(update={"vocabulary": 272})  # shorter and larger
-    assert kind_of(tmp_path, config.model_copy(update={"layers": 1})) == {}
-    (tmp_path / "config.json").write_text(json.dumps(write_config(config) | kind_of(tmp_path, config)))
-    again = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
-    changed = {key for key in first if again[key] != first[key] and not key.endswith("pdrop")}
-    assert changed - {"n_positions", "dtype"} == {"vocab_size"}
-
-
 def spoil(path):
     """Change one weight of a file."""
     tensors = safetensors.load_file(path)
@@ -373,8 +272,8 @@ def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
     (tmp_path / "hf" / "tokenizer.json").write_text("{}")
     assert main(["export", str(checkpoint), str(tmp_path / "out"), "--tokenizer", str(tmp_path / "hf")]) == 0
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
-    for file in ("config.json", "generation_config.json"):
-        assert json.loads((tmp_path / "out" / file).read_text())["eos_token_id"] == [256, 7]
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == [256, 7]
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == [256, 7]
     assert compare(checkpoint, tmp_path / "out") <= 1e-5
     spoil(tmp_path / "out" / "model-00003-of-00006.safetensors")
     assert main(["compare", str(checkpoint), str(tmp_path / "out")]) == 1
