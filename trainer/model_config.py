@@ -203,4 +203,6 @@ class ModelConfig(ConfigTable):
 
 def _blocks(own: Sequence[int] | None, every: int, layers: int) -> Sequence[int]:
     """Return a model's own choice of blocks, or every so many of its layers, and none for 0."""
-    return range(every - 1, layers if every else 0, every or 1) if own is None else own
+    if own is not None:
+        return own
+    return range(every - 1, layers, every) if every else ()

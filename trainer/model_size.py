@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def layer_parameters(model: ModelConfig, number: int) -> dict[str, Parameter]:
 
 
 def _block_parameters(model: ModelConfig, norm: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    found = {f"{name}.{kind}": one for name in model.kind.block_norms for kind, one in norm.items()}
+    found = {f"{name}.{kind}": norm[kind] for name, kind in product(model.kind.block_norms, norm)}
     for name, heads in ("q_norm", model.heads), ("k_norm", model.group_count):
         is_whole = model.qk_norms == "all"
         if model.qk_norms:
@@ -77,11 +78,15 @@ def _block_parameters(model: ModelConfig, norm: Mapping[str, Parameter]) -> dict
 def model_parameters(model: ModelConfig) -> int:
     """Return the parameters of the model; for gpt2 12·l·h² + 13·l·h + (V + s)·h + 2·h."""
     ends = (layer_parameters(model, number) for number in (0, 1, model.layers + 2, model.layers + 3))
-    return sum(one.size for layer in ends for one in layer.values()) + model.layers * block_parameters(model)
+    return sum(map(_count, ends)) + model.layers * block_parameters(model)
 
 
 def block_parameters(model: ModelConfig) -> int:
-    return sum(one.size for one in layer_parameters(model, 2).values())
+    return _count(layer_parameters(model, 2))
+
+
+def _count(parameters: Mapping[str, Parameter]) -> int:
+    return sum(one.size for one in parameters.values())
 
 
 def step_flops(model: ModelConfig, *, batch: int, recompute: bool = False) -> float:
