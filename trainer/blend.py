@@ -4,8 +4,6 @@ The map is a pure function of the position, as sample_order is: no state is stor
 samples.
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -21,9 +19,9 @@ from opsctl.trainer.sample_order import SampleOrder
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    left: _Node | int
+    left: "_Node | int"
     """A node, or the number of a corpus."""
-    right: _Node | int
+    right: "_Node | int"
     part: int
     whole: int
     """part / whole is the share of `left` in the samples of this node: integers, for floats are not exact."""
@@ -173,7 +171,7 @@ class Turns:
             counts[corpus] += count
         return counts
 
-    def _stage_of(self, position: int) -> _Stage:
+    def _stage_of(self, position: int) -> "_Stage":
         return self._stages[bisect_right(self._stages, position, key=lambda stage: stage.start) - 1]
 
 

@@ -12,8 +12,6 @@ There is no `latest` file: the newest checkpoint is derived from the directory. 
 manifest, a checkpoint may hold KEEP (the reason never to prune the checkpoint) and OFFLOADED (where its copies lie).
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -228,7 +226,7 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True, ha
 
 
 def find_differences(
-    saved: Manifest, config: TrainerConfig, topology: Mapping[str, int | str]
+    saved: Manifest, config: "TrainerConfig", topology: Mapping[str, int | str]
 ) -> dict[str, tuple[Any, Any]]:
     """Return what a run must not change when it resumes: by key, the values of the checkpoint and of the run.
 
@@ -244,7 +242,7 @@ def find_differences(
     return {key: (there.get(key), value) for key, value in here.items() if there.get(key) != value}
 
 
-def can_accept(differences: Iterable[str], config: TrainerConfig) -> bool:
+def can_accept(differences: Iterable[str], config: "TrainerConfig") -> bool:
     """Return whether `accept` lets a run with these differences resume."""
     return config.model.kind.positions != "learnt" and set(differences) <= set(_ACCEPTABLE)
 

@@ -1,7 +1,5 @@
 """The learning rate as a pure function of the consumed samples; what is due at a step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 class Rate:
     """The learning rate over samples: linear over the warm-up, then the decay of `optimizer` down to its min_lr."""
 
-    optimizer: OptimizerConfig
+    optimizer: "OptimizerConfig"
     end: int
     """Samples at which min_lr is reached; without meaning for the decays constant and inverse-square-root."""
 

@@ -5,8 +5,6 @@ Between the cut matrices, activations are whole and identical on all tensor rank
 all-gather and end in a reduce-scatter. With one tensor rank the functions are the plain operations.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -119,7 +117,7 @@ class _GatheredProduct(torch.autograd.Function):  # type: ignore[misc]  # mypy d
     """A linear layer of a gathered sequence. Keeps this rank's slice alone, and gathers the sequence again backward."""
 
     @staticmethod
-    def forward(ctx: Any, entry: Entry, whole: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, entry: "Entry", whole: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.part = entry.part
         ctx.save_for_backward(entry.held, weight)
         return functional.linear(whole, weight, bias)

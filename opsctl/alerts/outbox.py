@@ -6,8 +6,6 @@ Delivery is at least once: after a lost answer the message is sent again under t
 ambiguity.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,7 +84,7 @@ class Outbox:
     site: SiteDir
     clock: Clock
     journal: WriteJournal
-    other: Outbox | None = None
+    other: "Outbox | None" = None
     """The spare outbox, or the main outbox of a spare one: messages delivered there are not delivered again."""
     unrecorded: set[tuple[str, str]] = field(default_factory=set)
     """Names and channels of messages that this process delivered, while neither outbox could record that."""

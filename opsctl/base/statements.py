@@ -3,8 +3,6 @@
 Code decides on the kind and the values of a statement. Its sentence is for people only.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import string
@@ -31,7 +29,7 @@ class Statement:
 
     kind: str
     facts: Mapping[str, Value] = field(default_factory=dict)
-    parts: tuple[Statement, ...] = ()
+    parts: "tuple[Statement, ...]" = ()
 
     def __str__(self) -> str:
         return say(self)

@@ -1,7 +1,5 @@
 """Parse stacks that py-spy or faulthandler printed, and group the ranks by place, the smallest group first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -70,7 +68,7 @@ class Stack:
         return not self.frames and not self.refused
 
     @property
-    def spot(self) -> Spot:
+    def spot(self) -> "Spot":
         """Where the process is."""
         if not self.frames:
             return Spot(refused=self.refused, state="" if self.refused else self.state)

@@ -1,7 +1,5 @@
 """The attempts before the own one: the guard finalizes those that nobody has finalized."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,14 +30,14 @@ class EarlierAttempts:
     arrays: TrainArrays
     rules: GuardSettings
     own: Attempt
-    make_care: Callable[[], NodeCare]
+    make_care: "Callable[[], NodeCare]"
     tolerated: Tolerated
     is_open: bool = True
     """Whether an earlier attempt may still have to be finalized."""
     is_running: bool = False
     """Whether Slurm runs another task of the train beside this one."""
 
-    def finalize(self) -> list[FinishedAttempt]:
+    def finalize(self) -> "list[FinishedAttempt]":
         """Finalize those that have ended. Slurm is not asked if the journal and the files show that none is left."""
         with self.tolerated("finalizing earlier attempts"):
             if self._is_all_finalized():
@@ -56,7 +54,7 @@ class EarlierAttempts:
             return finalized
         return []
 
-    def await_end(self, check_switches: Callable[[], None]) -> list[FinishedAttempt]:
+    def await_end(self, check_switches: Callable[[], None]) -> "list[FinishedAttempt]":
         """Wait while another task of the train runs: two attempts would train at once. Return what was finalized.
 
         Slurm can start the next task of a `%1` array beside a task that has lost a node and goes on without it.

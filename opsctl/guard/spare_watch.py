@@ -1,7 +1,5 @@
 """Check the spare nodes of a running task, at its start and every 30 minutes. A sick spare is reported and not used."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading
@@ -34,7 +32,7 @@ class SpareWatch:
     attempt: Attempt
     env: Mapping[str, str]
     """The environment of the attempt."""
-    make_care: Callable[[], NodeCare]
+    make_care: "Callable[[], NodeCare]"
     notify: Callable[[], None]
     tolerated: Tolerated
     unusable: set[str] = field(default_factory=set)

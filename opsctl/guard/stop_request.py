@@ -1,7 +1,5 @@
 """The stop request: the file that asks an attempt to stop. Trainers poll this file, and finalization reads it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +29,7 @@ class StopKind(StrEnum):
     TIME_LIMIT = "time-limit"
     """The time limit is near, and enough time to save is left."""
 
-    def is_above(self, other: StopKind) -> bool:
+    def is_above(self, other: "StopKind") -> bool:
         order = list(StopKind)
         return order.index(self) < order.index(other)
 

@@ -4,8 +4,6 @@ Modules log with `logging.getLogger(__name__)`. Records go to stderr, never to s
 (state/debug_log.py). A log that cannot be written costs the log only: no handler raises.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -54,7 +52,7 @@ class SecretMask(logging.Filter):
     """Strikes secrets out of the message and of the text of exceptions."""
 
     @cached_property
-    def _secrets(self) -> Secrets:
+    def _secrets(self) -> "Secrets":
         from opsctl.base.secret_formats import Secrets, all_forms, find_in_environment  # noqa: PLC0415 (for a record only)
 
         return Secrets(passing=all_forms(find_in_environment(os.environ)))

@@ -1,7 +1,5 @@
 """Processes of this machine: identify them, find those that belong together, end all descendants."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -21,7 +19,7 @@ class ProcessId:
     """In kernel ticks since boot, which do not change when the clock is set."""
 
     @classmethod
-    def of(cls, pid: int) -> ProcessId | None:
+    def of(cls, pid: int) -> "ProcessId | None":
         """Return the process with this number; None without one. A zombie is no process."""
         row = _read_stat(pid)
         return None if row is None else row.identity

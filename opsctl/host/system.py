@@ -1,7 +1,5 @@
 """The real clock and real programs: the only module that reads the time, sleeps or starts a process."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -198,7 +196,7 @@ def run_bounded(
     return Bounded(code=process.returncode if in_time else None, output=output_ends.text())
 
 
-def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: _OutputEnds, grace: float, mark: str) -> None:
+def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: "_OutputEnds", grace: float, mark: str) -> None:
     """End the process group, of a late program also every descendant, and read the rest of the output."""
     is_late = process.poll() is None
     _end_group(process, grace=grace)

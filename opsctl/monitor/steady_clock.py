@@ -5,8 +5,6 @@ time has passed; a clock that was set ahead or back moves the time line slowly. 
 time that does not follow the earlier cycles counts after some cycles only.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -71,7 +69,7 @@ class TimeLine:
     """The implausible time of the first cycle in a row that agrees on it."""
     doubted_cycles: int = 0
 
-    def advance(self, reading: ClockReading) -> TimeLine:
+    def advance(self, reading: ClockReading) -> "TimeLine":
         """Return the time line after the start of a further cycle."""
         if reading.boot in self.starts_s:
             return self._follow(reading, self.starts_s[reading.boot] + reading.monotonic_s)
@@ -79,7 +77,7 @@ class TimeLine:
             return self._move(reading, reading.wall_s)
         return self._doubt(reading)
 
-    def _doubt(self, reading: ClockReading) -> TimeLine:
+    def _doubt(self, reading: ClockReading) -> "TimeLine":
         """Return the time line after a cycle with an implausible time, which counts only if it lasts."""
         wall_s, since_s, count = reading.wall_s, reading.wall_s, 1
         if self.doubted_s is not None and self.doubted_since_s is not None:
@@ -92,7 +90,7 @@ class TimeLine:
         # Back from a time that earlier nodes knew: they must not move the time ahead again, in a single cycle.
         return (replace(self, starts_s={}) if is_back else self)._move(reading, wall_s)
 
-    def _follow(self, reading: ClockReading, expected_s: float) -> TimeLine:
+    def _follow(self, reading: ClockReading, expected_s: float) -> "TimeLine":
         """Return the time line after a cycle for which the monotonic clock says what the time is."""
         if expected_s < self.at_s - TOLERANCE_S:
             return self._contradict(reading, expected_s)
@@ -113,7 +111,7 @@ class TimeLine:
             return self._move(reading, reading.wall_s)
         return replace(self._move(reading, approached_s), off_since_s=since_s)
 
-    def _contradict(self, reading: ClockReading, expected_s: float) -> TimeLine:
+    def _contradict(self, reading: ClockReading, expected_s: float) -> "TimeLine":
         """Return the time line after a cycle whose monotonic clock is behind the last cycle."""
         if _follows(self.at_s, reading.wall_s, self.gap_s):
             return self._move(reading, reading.wall_s)  # the clock of a suspended virtual machine stood still
@@ -123,7 +121,7 @@ class TimeLine:
         line = replace(self, at_s=expected_s, starts_s={boot: self.starts_s[boot] for boot in others})
         return line._follow(reading, expected_s)
 
-    def _move(self, reading: ClockReading, at_s: float) -> TimeLine:
+    def _move(self, reading: ClockReading, at_s: float) -> "TimeLine":
         others = {boot: start_s for boot, start_s in self.starts_s.items() if boot != reading.boot}
         starts_s = dict([*others.items(), (reading.boot, at_s - reading.monotonic_s)][-MAX_BOOTS:])
         return TimeLine(at_s=at_s, gap_s=max(0.0, at_s - self.at_s), starts_s=starts_s)
@@ -134,7 +132,7 @@ def _follows(at_s: float, wall_s: float, gap_s: float) -> bool:
     return -TOLERANCE_S <= wall_s - at_s <= max(GAP_S, GAPS * gap_s)
 
 
-def start_line(reading: ClockReading) -> TimeLine:
+def start_line(reading: ClockReading) -> "TimeLine":
     """Return the time line of a first cycle, whose clock counts as right."""
     return TimeLine(at_s=reading.wall_s, starts_s={reading.boot: reading.wall_s - reading.monotonic_s})
 

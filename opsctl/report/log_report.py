@@ -1,7 +1,5 @@
 """The report of a run outside opsctl, from its log and from Slurm's accounting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -49,7 +47,7 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, perio
 
 
 def _judge_confidence(
-    paced: _PacedLog, named: Sequence[TimedAttempt], *, has_jobs: bool, is_timed: bool
+    paced: "_PacedLog", named: Sequence[TimedAttempt], *, has_jobs: bool, is_timed: bool
 ) -> Reliability:
     """Return how far the shares can be trusted: jobs of accounting show what the log leaves out."""
     stamped = [part for part in paced.parts if not math.isnan(paced.find_begin(part))]
@@ -160,7 +158,7 @@ class _PacedLog:
 
 
 def _report_jobs(
-    paced: _PacedLog, jobs: Sequence[JobRun], period: ReportPeriod, now: datetime
+    paced: "_PacedLog", jobs: Sequence[JobRun], period: ReportPeriod, now: datetime
 ) -> tuple[list[TimedAttempt], list[IdleSpan], list[str], Window]:
     started = [job for job in jobs if job.begin is not None]
     if not started:
@@ -194,7 +192,7 @@ def _name_job(job: JobRun, part: LogPart, now: datetime) -> TimedAttempt:
     return TimedAttempt(attempt=job.job, span=span, outcome=outcome, nodes=job.nodes)
 
 
-def _place_parts(paced: _PacedLog, parts: Sequence[LogPart], started: Sequence[JobRun]) -> list[LogPart]:
+def _place_parts(paced: "_PacedLog", parts: Sequence[LogPart], started: Sequence[JobRun]) -> list[LogPart]:
     """Return the part of each job: by the times in the log, else in order, as much as fits into the job's time."""
     placed = [LogPart() for _ in started]
     current, used_s = 0, 0.0

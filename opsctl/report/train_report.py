@@ -1,7 +1,5 @@
 """The report of an opsctl train, from its journal, its log and the records of its attempts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,7 +134,7 @@ def _name_attempt(
     run: RunDir,
     attempts: Sequence[AttemptFacts],
     number: int,
-    log: _TrainLog,
+    log: "_TrainLog",
     end: float,
     *,
     is_unreadable: bool,

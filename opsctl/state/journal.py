@@ -4,8 +4,6 @@ Every host and user appends to a file of its own, one write() an event, so that 
 event is one more than the highest number at the ends of the files. Readers order by number: clocks of nodes differ.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -126,7 +124,7 @@ class Journal:
                 log.warning("%s", error)
 
 
-def _name_arrays(events: Sequence[Event], history: TrainHistory) -> Iterator[Event]:
+def _name_arrays(events: Sequence[Event], history: "TrainHistory") -> Iterator[Event]:
     """Yield the events, and behind a submission without a result its array, which only a start of an attempt shows."""
     submitted = {event.nonce for event in events if isinstance(event, Submitted)}
     arrays = {array.nonce: array.id for array in history.arrays.values() if array.nonce not in submitted}

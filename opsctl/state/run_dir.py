@@ -1,7 +1,5 @@
 """Paths of a run directory and their permissions; the trains below a root."""
 
-from __future__ import annotations
-
 import contextlib
 import grp
 import os
@@ -73,7 +71,7 @@ class Attempt:
         return int(self.name.rpartition(".")[2])
 
     @property
-    def successor(self) -> Attempt:
+    def successor(self) -> "Attempt":
         """The next start of the task, whether or not there was one."""
         return Attempt(self.path.with_name(f"{self.job}.{self.number + 1}"))
 

@@ -3,8 +3,6 @@
 Every rank reads only the tensors of its own layers and keeps its slices, so that any layout can begin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,7 +49,7 @@ def load_weights(layers: Mapping[int, nn.Module], directory: Path, config: Model
             raise Refused(f"{directory} has numbers that are not finite in {', '.join(sorted(read.broken))}")
 
 
-def _read_layer(config: ModelConfig, number: int, parameters: Mapping[str, Any], read: _Reader) -> dict[str, Tensor]:
+def _read_layer(config: ModelConfig, number: int, parameters: Mapping[str, Any], read: "_Reader") -> dict[str, Tensor]:
     try:
         return from_transformers(config, number, iter(parameters), read)
     except RuntimeError as error:  # torch's, of a tensor that cannot be arranged
@@ -67,7 +65,7 @@ def _pad(rows: Tensor, count: int) -> Tensor:
     return torch.cat((rows, rows.mean(dim=0, keepdim=True).expand(added, -1))) if added > 0 else rows
 
 
-def _refuse_other_output(directory: Path, config: ModelConfig, read: _Reader) -> None:
+def _refuse_other_output(directory: Path, config: ModelConfig, read: "_Reader") -> None:
     """Raise Refused if the directory has an output of its own, which a tied model would leave out."""
     output, embedding = (f"{layer_name(config, number)}.weight" for number in (config.layers + 3, 0))
     if output in read.files and not read(output).equal(read(embedding)):

@@ -1,7 +1,5 @@
 """The application `opsctl top`: the table of trains, and the one snapshot that all screens share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -72,7 +70,7 @@ class TrainTable(DataTable[Text]):
 class TrainsScreen(Screen[None]):
     """The table of trains, below the open alerts."""
 
-    app: TopApp
+    app: "TopApp"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash,f3,f4", "filter", "Filter", key_display="/"),
         Binding("escape", "clear_filter", show=False),

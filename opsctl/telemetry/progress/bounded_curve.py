@@ -1,7 +1,5 @@
 """A curve of millions of values in bounded memory: 300 bins."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +33,7 @@ class _Bin:
             self.low, self.high = min(self.low, value), max(self.high, value)
         self.last_step = max(self.last_step, step)
 
-    def add(self, other: _Bin) -> None:
+    def add(self, other: "_Bin") -> None:
         self.count += other.count
         self.total += other.total
         self.low = min(self.low, other.low)

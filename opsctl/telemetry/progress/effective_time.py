@@ -6,8 +6,6 @@ at the usual time of a step. Both papers subtract repeated work, restarts and sa
 queue and time on hold. Pure. The spans tile the window for any input, because the cursor only moves forward.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -186,7 +184,7 @@ def account_time(
     yield from _add_waits(timeline, waits, end)
 
 
-def _add_waits(timeline: _Timeline, waits: Sequence[IdleSpan], until: float) -> Iterator[Span]:
+def _add_waits(timeline: "_Timeline", waits: Sequence[IdleSpan], until: float) -> Iterator[Span]:
     for wait in waits:
         if wait.end > timeline.cursor and wait.begin < until:
             yield from timeline.fill_until(min(wait.begin, until), Bucket.UNKNOWN)
