@@ -71,7 +71,7 @@ def test_deadline_may_move_closer(train):
     assert_saved_and_stopped(run, attempt, TrainerStop.DEADLINE)
     assert "the job ends in " in attempt.stop_reason.detail
 
-    deadline.write_text(f"{time.time() + 2}\n")  # too late for a start and a save
+    deadline.write_text(f"{time.time()}\n")  # too late for a start and a save, however fast the machine is
     again = run.start(world=2)
     assert again.finish() == [0, 0]
     assert again.stop_reason.reason is TrainerStop.DEADLINE
