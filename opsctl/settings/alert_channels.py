@@ -27,8 +27,11 @@ def _check_secret(value: object) -> object:
 
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-IN_CLEAR = "$VARIABLE, or the secret in clear if only you can read site.toml"
-Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
+Secret = Annotated[
+    SecretStr,
+    BeforeValidator(_check_secret),
+    Field(description="$VARIABLE, or the secret in clear if only you can read site.toml"),
+]
 Address = Annotated[
     str,
     must(
@@ -48,33 +51,27 @@ class SecretTable(SettingsTable):
 class EmailTable(SecretTable):
     """`kind = "email"`: sent by SMTP, or by the machine's sendmail."""
 
-    kind: Literal["email"] = Field(description="kind of the channel")
-    to: tuple[Address, ...] = Field(min_length=1, description="mail addresses of the recipients")
-    sender: Address = Field(description="mail address of the sender")
-    server: str = Field("localhost", description="SMTP server")
-    port: int | None = Field(
-        None, ge=1, le=65535, description="port of the SMTP server; unset: 25, with starttls 587, with tls 465"
-    )
-    tls: Literal["none", "starttls", "tls"] = Field("none", description="encryption of the connection to the server")
-    ca_file: str = Field("", description="file of CA certificates; empty: the machine's")
-    user: str = Field("", description="login name at the SMTP server; empty: no login")
-    password: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    password_file: str = Field("", description="file that contains the password")
-    imap_server: str = Field("", description="IMAP server whose mails answer alerts; empty: no answers by mail")
-    imap_port: int | None = Field(None, ge=1, le=65535, description="port of the IMAP server; unset: 993, else 143")
-    imap_tls: Literal["none", "starttls", "tls"] = Field("tls", description="encryption of the IMAP connection")
-    imap_user: str = Field("", description="login name at the IMAP server")
-    imap_password: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    imap_password_file: str = Field("", description="file that contains the password at the IMAP server")
-    imap_folder: str = Field("INBOX", description="folder with the answers; its mails stay unread")
-    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_key_file: str = Field("", description="file with a random text that signs alerts: openssl rand -hex 32")
-    authserv_id: str = Field(
-        "",
-        description="name of the mail server in its Authentication-Results headers: an answer counts only if this"
-        " server has verified its sender, by DMARC, DKIM or login",
-    )
-    sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
+    kind: Literal["email"]
+    to: tuple[Address, ...] = Field(min_length=1)
+    sender: Address
+    server: str = "localhost"
+    port: int | None = Field(None, ge=1, le=65535)
+    tls: Literal["none", "starttls", "tls"] = "none"
+    ca_file: str = ""
+    user: str = ""
+    password: Secret = SecretStr("")
+    password_file: str = ""
+    imap_server: str = ""
+    imap_port: int | None = Field(None, ge=1, le=65535)
+    imap_tls: Literal["none", "starttls", "tls"] = "tls"
+    imap_user: str = ""
+    imap_password: Secret = SecretStr("")
+    imap_password_file: str = ""
+    imap_folder: str = "INBOX"
+    answer_key: Secret = SecretStr("")
+    answer_key_file: str = ""
+    authserv_id: str = ""
+    sendmail: str = ""
 
     @model_validator(mode="after")
     def _no_password_in_clear(self) -> Self:
@@ -100,18 +97,14 @@ class EmailTable(SecretTable):
 class SlackTable(SecretTable):
     """`kind = "slack"`: sent by an incoming webhook, or by a bot, which can reply in threads."""
 
-    kind: Literal["slack"] = Field(description="kind of the channel")
-    webhook: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    webhook_file: str = Field("", description="file that contains the URL of an incoming webhook")
-    token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    token_file: str = Field("", description="file that contains a bot's token; a bot can reply in threads")
-    channel: str = Field("", description="channel to which the bot writes, such as #oncall or C0123456")
-    reads_answers: bool = Field(
-        default=False,
-        description="read replies and reactions of the people in [alerts.people]; needs a bot with channels:history and"
-        " reactions:read, and the channel as an id, such as C0123456",
-    )
-    api_url: str = Field("https://slack.com/api/", description="base URL of the Slack API; change for a proxy")
+    kind: Literal["slack"]
+    webhook: Secret = SecretStr("")
+    webhook_file: str = ""
+    token: Secret = SecretStr("")
+    token_file: str = ""
+    channel: str = ""
+    reads_answers: bool = False
+    api_url: str = "https://slack.com/api/"
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -129,19 +122,12 @@ class SlackTable(SecretTable):
 class AppriseTable(SecretTable):
     """`kind = "apprise"`: Teams, PagerDuty, SMS and about a hundred other services, by one apprise URL."""
 
-    kind: Literal["apprise"] = Field(description="kind of the channel")
-    url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    url_file: str = Field("", description="file that contains one apprise URL")
-    pagerduty_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    pagerduty_token_file: str = Field(
-        "",
-        description="file with a read-only REST API token: an incident acknowledged in PagerDuty acknowledges the"
-        " alert; needs a url of pagerduty://",
-    )
-    pagerduty_api_url: str = Field(
-        "https://api.pagerduty.com",
-        description="base URL of PagerDuty's REST API; https://api.eu.pagerduty.com in Europe",
-    )
+    kind: Literal["apprise"]
+    url: Secret = SecretStr("")
+    url_file: str = ""
+    pagerduty_token: Secret = SecretStr("")
+    pagerduty_token_file: str = ""
+    pagerduty_api_url: str = "https://api.pagerduty.com"
 
     @property
     def reads_answers(self) -> bool:
@@ -158,29 +144,19 @@ class AppriseTable(SecretTable):
 class NtfyTable(SecretTable):
     """`kind = "ntfy"`: sent to a topic of ntfy, with buttons that answer the alert."""
 
-    kind: Literal["ntfy"] = Field(description="kind of the channel")
-    server: str = Field("https://ntfy.sh", description="address of the ntfy server")
-    topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    topic_file: str = Field(
-        "", description="file with the name of the topic; whoever knows the name can read the alerts"
-    )
-    token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    token_file: str = Field(
-        "", description="file with an access token, which may write `topic` and read `answer_topic`"
-    )
-    answer_topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_topic_file: str = Field(
-        "", description="file with the name of the topic to which the buttons post; unset: alerts have no buttons"
-    )
-    answer_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_token_file: str = Field(
-        "", description="file with an access token that may only write `answer_topic`; the buttons contain the token"
-    )
-    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_key_file: str = Field("", description="file with a random text that signs the buttons: openssl rand -hex 32")
-    buttons: tuple[Literal["ack", "silence", "hold", "release"], ...] = Field(
-        ("ack", "silence"), max_length=3, description="buttons of an alert, at most three"
-    )
+    kind: Literal["ntfy"]
+    server: str = "https://ntfy.sh"
+    topic: Secret = SecretStr("")
+    topic_file: str = ""
+    token: Secret = SecretStr("")
+    token_file: str = ""
+    answer_topic: Secret = SecretStr("")
+    answer_topic_file: str = ""
+    answer_token: Secret = SecretStr("")
+    answer_token_file: str = ""
+    answer_key: Secret = SecretStr("")
+    answer_key_file: str = ""
+    buttons: tuple[Literal["ack", "silence", "hold", "release"], ...] = Field(("ack", "silence"), max_length=3)
 
     @property
     def reads_answers(self) -> bool:
@@ -208,11 +184,11 @@ def _refuse_clear_token(url: str, field: str, *, has_token: bool) -> None:
 class WebhookTable(SecretTable):
     """`kind = "webhook"`: JSON, sent to any web service by POST."""
 
-    kind: Literal["webhook"] = Field(description="kind of the channel")
-    url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    url_file: str = Field("", description="file that contains the URL")
-    authorization: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    authorization_file: str = Field("", description="file that contains the value of the Authorization header")
+    kind: Literal["webhook"]
+    url: Secret = SecretStr("")
+    url_file: str = ""
+    authorization: Secret = SecretStr("")
+    authorization_file: str = ""
     template: str = Field(
         "",
         description=f"JSON to send, with {{{{ name }}}} for the text of a field: {', '.join(WEBHOOK_FIELDS)}; empty:"
@@ -239,14 +215,14 @@ class WebhookTable(SecretTable):
 class FileTable(SettingsTable):
     """`kind = "file"`: append the alerts to a file."""
 
-    kind: Literal["file"] = Field(description="kind of the channel")
-    path: str = Field(description="path of the file")
+    kind: Literal["file"]
+    path: str
 
 
 class StdoutTable(SettingsTable):
     """`kind = "stdout"`: printed by the delivering process, such as `opsctl watch` in a terminal."""
 
-    kind: Literal["stdout"] = Field(description="kind of the channel")
+    kind: Literal["stdout"]
 
 
 ChannelTable = Annotated[

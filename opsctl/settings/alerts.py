@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from opsctl.settings.alert_channels import IN_CLEAR, VARIABLE, ChannelTable, Secret
+from opsctl.settings.alert_channels import VARIABLE, ChannelTable, Secret
 from opsctl.settings.field_types import Hours, Name, SettingsTable, TimeZone, must
 
 ON_DUTY, NEXT_ON_DUTY = "duty", "duty-next"
@@ -30,9 +30,9 @@ def _check_order(since: str, until: str) -> None:
 class OverrideTable(SettingsTable):
     """`[[alerts.duty.overrides]]`: another person for some time."""
 
-    person: str = Field(description="name of the person")
-    since: Moment = Field(description="begin, in local time, such as 2026-01-05 or 2026-01-05 14:00")
-    until: Moment = Field(description="end")
+    person: str
+    since: Moment
+    until: Moment
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -43,16 +43,14 @@ class OverrideTable(SettingsTable):
 class DutyTable(SettingsTable):
     """`[alerts.duty]`: a rota. `duty` and `duty-next` in a list of channels name the person's channels."""
 
-    people: dict[Name, tuple[str, ...]] = Field(description="channels of each person")
-    rota: tuple[str, ...] = Field(min_length=1, description="people in their order")
-    begin: Annotated[str, must(date.fromisoformat, "{!r:.40} is not a date, such as 2026-01-05")] = Field(
-        description="first day of the first person, such as 2026-01-05"
-    )
+    people: dict[Name, tuple[str, ...]]
+    rota: tuple[str, ...] = Field(min_length=1)
+    begin: Annotated[str, must(date.fromisoformat, "{!r:.40} is not a date, such as 2026-01-05")]
     handover: Annotated[
         str,
         must(lambda text: time.fromisoformat(text).tzinfo is None, "{!r:.40} is not a time of day, such as 09:00"),
-    ] = Field("09:00", description="local time of the handover")
-    days: int = Field(7, ge=1, description="length of a shift in days")
+    ] = "09:00"
+    days: int = Field(7, ge=1)
     overrides: tuple[OverrideTable, ...] = ()
 
     @model_validator(mode="after")
@@ -68,21 +66,21 @@ class DutyTable(SettingsTable):
 class EscalationTable(SettingsTable):
     """`[[alerts.escalation]]`: more channels for an alert that nobody acknowledges."""
 
-    after_minutes: float = Field(gt=0, description="minutes without an acknowledgement at the severity")
-    channels: tuple[str, ...] = Field(min_length=1, description="names of channels, or duty, or duty-next")
-    level: Literal["warning", "critical"] = Field("critical", description="lowest severity that is escalated")
+    after_minutes: float = Field(gt=0)
+    channels: tuple[str, ...] = Field(min_length=1)
+    level: Literal["warning", "critical"] = "critical"
 
 
 class PlannedSilence(SettingsTable):
     """`[[alerts.silences]]`: a maintenance window, or hours that recur."""
 
-    keys: tuple[str, ...] = Field(("*",), description="patterns of finding keys, such as fs_quota/*")
-    trains: tuple[str, ...] = Field(("*",), description="patterns of train names; alerts of no train match *")
-    reason: str = Field(min_length=1, description="reason, shown with the silence")
-    since: Moment | Literal[""] = Field("", description="begin of a maintenance window, such as 2026-01-05 14:00")
-    until: Moment | Literal[""] = Field("", description="end of a maintenance window")
-    hours: Hours = Field("", description="recurring hours, such as 02:00-04:00")
-    days: tuple[Day, ...] = Field(DAYS, description="days on which recurring hours begin")
+    keys: tuple[str, ...] = ("*",)
+    trains: tuple[str, ...] = ("*",)
+    reason: str = Field(min_length=1)
+    since: Moment | Literal[""] = ""
+    until: Moment | Literal[""] = ""
+    hours: Hours = ""
+    days: tuple[Day, ...] = DAYS
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -96,83 +94,42 @@ class PlannedSilence(SettingsTable):
 class RouteTable(SettingsTable):
     """Which alerts are sent to which channels. An alert is sent to every matching route."""
 
-    channels: tuple[str, ...] = Field(min_length=1, description="names of channels")
-    level: Literal["warning", "critical"] = Field("warning", description="lowest severity that the route accepts")
-    trains: tuple[str, ...] = Field(("*",), description="patterns of train names")
-    keys: tuple[str, ...] = Field(("*",), description="patterns of finding keys, such as hang/*")
-    quiet: Hours = Field(
-        "", description="quiet hours, such as 22:00-07:00: only critical alerts are sent, the others after the end"
-    )
+    channels: tuple[str, ...] = Field(min_length=1)
+    level: Literal["warning", "critical"] = "warning"
+    trains: tuple[str, ...] = ("*",)
+    keys: tuple[str, ...] = ("*",)
+    quiet: Hours = ""
 
 
 class AlertSettings(SettingsTable):
     """`[alerts]` of site.toml."""
 
-    channels: dict[Name, ChannelTable] = Field(
-        {}, description="channels by name; without any, alerts go to a file in the site directory"
-    )
-    people: dict[Name, tuple[str, ...]] = Field(
-        {},
-        description="people who may answer alerts, by name: mail addresses, user ids of Slack and PagerDuty, and"
-        " ntfy:CHANNEL for an ntfy channel to which only this person subscribes",
-    )
-    duty: DutyTable | None = Field(None, description="the duty roster; unset: none")
+    channels: dict[Name, ChannelTable] = Field({})
+    people: dict[Name, tuple[str, ...]] = Field({})
+    duty: DutyTable | None = None
     escalation: tuple[EscalationTable, ...] = ()
     silences: tuple[PlannedSilence, ...] = ()
-    maintenance_reservations: bool = Field(
-        default=False,
-        description="send nothing about nodes in a Slurm reservation with the flag MAINT, nor about waits meanwhile",
-    )
-    site_name: str = Field("opsctl", min_length=1, description="name of the site in the subject of alerts")
-    link_base: tuple[str, ...] = Field(
-        (),
-        description="addresses that alerts link to, such as https://hub.example/{train}/report.html; {train} and {key}"
-        " are replaced",
-    )
-    routes: tuple[RouteTable, ...] = Field((), description="routes; without any, every alert goes to every channel")
-    time_zone: TimeZone = Field(
-        "", description="time zone of the messages and of the quiet hours; empty: the machine's"
-    )
-    fallback: str = Field("", description="channel to use when another fails; empty: the next channel in the list")
-    fallback_hours: float = Field(1, gt=0, description="hours without delivery after which the fallback is used")
-    storm: int = Field(
-        10, ge=2, description="from this many transitions in one watch cycle on, send a single combined alert"
-    )
-    warning_looks: int = Field(
-        2, ge=1, description="consecutive watch cycles that must find a warning before an alert is sent"
-    )
-    critical_looks: int = Field(
-        1, ge=1, description="consecutive watch cycles that must find a critical problem before an alert is sent"
-    )
-    hold_seconds: float = Field(0, ge=0, description="seconds that a warning must last before an alert is sent")
-    unknown_minutes: float = Field(60, ge=0, description="minutes of unknown state after which an alert is sent")
-    slurm_minutes: float = Field(
-        15, ge=0, description="minutes without an answer of Slurm after which an alert is sent"
-    )
-    repeat_hours: tuple[float, ...] = Field(
-        (1, 4, 12, 24), description="hours after which the alert of a problem that stays critical is repeated"
-    )
-    repeat_warning_hours: tuple[float, ...] = Field(
-        (24, 168), description="hours after which the alert of a problem that stays a warning is repeated"
-    )
-    flap_minutes: float = Field(
-        60,
-        ge=0,
-        description="a problem that returns within this many minutes needs more good watch cycles to be resolved",
-    )
-    ping_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    ping_url_file: str = Field("", description="file that contains the URL to fetch after every complete watch cycle")
-    ping_style: Literal["plain", "healthchecks"] = Field(
-        "plain",
-        description="healthchecks: as healthchecks.io has it, also URL/start before a cycle, URL/fail after an"
-        " incomplete one, each with a text; plain: only the URL after a complete cycle",
-    )
-    ping_train_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    ping_train_url_file: str = Field(
-        "",
-        description="file that contains the URL of a check for each train, with {train} for its name; URL/fail after a"
-        " cycle with a critical finding",
-    )
+    maintenance_reservations: bool = False
+    site_name: str = Field("opsctl", min_length=1)
+    link_base: tuple[str, ...] = ()
+    routes: tuple[RouteTable, ...] = ()
+    time_zone: TimeZone = ""
+    fallback: str = ""
+    fallback_hours: float = Field(1, gt=0)
+    storm: int = Field(10, ge=2)
+    warning_looks: int = Field(2, ge=1)
+    critical_looks: int = Field(1, ge=1)
+    hold_seconds: float = Field(0, ge=0)
+    unknown_minutes: float = Field(60, ge=0)
+    slurm_minutes: float = Field(15, ge=0)
+    repeat_hours: tuple[float, ...] = (1, 4, 12, 24)
+    repeat_warning_hours: tuple[float, ...] = (24, 168)
+    flap_minutes: float = Field(60, ge=0)
+    ping_url: Secret = SecretStr("")
+    ping_url_file: str = ""
+    ping_style: Literal["plain", "healthchecks"] = "plain"
+    ping_train_url: Secret = SecretStr("")
+    ping_train_url_file: str = ""
 
     @model_validator(mode="after")
     def _channels_exist(self) -> Self:

@@ -38,17 +38,11 @@ Option = Annotated[
 class ContainerTable(SettingsTable):
     """`[container]` of TRAIN.toml: the container in which the ranks run. The guard runs outside."""
 
-    runtime: ContainerRuntime = Field(description="pyxis: NVIDIA's plugin of Slurm, with enroot; apptainer; podman")
-    image: Image = Field(description="image, as the runtime names it: a file on the shared file system, or an address")
-    mounts: tuple[Mount, ...] = Field(
-        (), description="more mounts, such as /data:/data:ro; the run directory and the trainer's are always mounted"
-    )
-    options: tuple[Option, ...] = Field(
-        (), description='more options of pyxis, apptainer exec or podman run, such as "--nv", passed unchanged'
-    )
-    python: Line = Field(
-        "python3", min_length=1, description="Python inside the image that starts the ranks; tested: 3.11 and 3.13"
-    )
+    runtime: ContainerRuntime
+    image: Image
+    mounts: tuple[Mount, ...] = ()
+    options: tuple[Option, ...] = ()
+    python: Line = Field("python3", min_length=1)
 
     @property
     def sources(self) -> dict[Path, Path]:

@@ -27,32 +27,20 @@ TickLimit = Annotated[
 class CronSettings(SettingsTable):
     """`[cron]` of site.toml."""
 
-    directory: str = Field(
-        "", description="directory with your own crontab, cron.daily/ and so on; empty: the shipped ones"
-    )
-    drivers: tuple[DriverName, ...] = Field(
-        ("slurm", "daemon"), min_length=1, description="allowed drivers; `opsctl cron start` uses the first that works"
-    )
-    tick_minutes: Minutes = Field(
-        10, ge=1, le=60, description="minutes between ticks; an entry runs at the first tick at or after its time"
-    )
-    tick_seconds: int = Field(
-        0, ge=0, le=3600, description="for drills: seconds between ticks, instead of tick_minutes"
-    )
-    time_zone: TimeZone = Field(
-        "", description="time zone of the crontab; empty: the machine's, which may differ between nodes"
-    )
-    timeout_seconds: float = Field(300, gt=0, description="seconds after which an entry is ended")
-    keep_days: float = Field(7, gt=0, description="days for which the output of entries is kept")
-    keep_files: int = Field(2000, ge=1, description="number of output files that are kept, the newest")
-    partition: Word = Field(
-        "", description="partition of the slurm driver, preferably without GPUs; empty: that of [slurm]"
-    )
-    account: Word = Field("", description="account of the slurm driver; empty: that of [slurm]")
-    qos: Word = Field("", description="QOS of the slurm driver; empty: that of [slurm]")
-    memory: Word = Field("1G", description="memory of a tick, all entries together")
-    time_limit: TickLimit = Field("30", description="time limit of a tick: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
-    extra: tuple[SbatchOption, ...] = Field((), description="more #SBATCH options, passed unchanged")
+    directory: str = ""
+    drivers: tuple[DriverName, ...] = Field(("slurm", "daemon"), min_length=1)
+    tick_minutes: Minutes = Field(10, ge=1, le=60)
+    tick_seconds: int = Field(0, ge=0, le=3600)
+    time_zone: TimeZone = ""
+    timeout_seconds: float = Field(300, gt=0)
+    keep_days: float = Field(7, gt=0)
+    keep_files: int = Field(2000, ge=1)
+    partition: Word = ""
+    account: Word = ""
+    qos: Word = ""
+    memory: Word = "1G"
+    time_limit: TickLimit = "30"
+    extra: tuple[SbatchOption, ...] = ()
 
     @property
     def every(self) -> int:

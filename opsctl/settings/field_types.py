@@ -4,11 +4,24 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import time
+from functools import cache
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import UNITS_S, convert_duration, parse_duration, parse_size
 from opsctl.settings.bounded_pattern import compile_bounded
 
@@ -17,7 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class SettingsTable(BaseModel):
-    """Base of every table: unknown keys are refused, values are not converted."""
+    """Base of every table: unknown keys are refused, values are not converted. descriptions.toml says what keys are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -28,6 +41,19 @@ class SettingsTable(BaseModel):
         if not isinstance(table, dict):
             return table
         return {key: _to_unit(key, value) for key, value in table.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the JSON schema with the descriptions of the keys."""
+        schema = handler(core_schema)
+        for key, text in _read_descriptions().get(cls.__name__, {}).items():
+            handler.resolve_ref_schema(schema)["properties"][key]["description"] = text
+        return schema
+
+
+@cache
+def _read_descriptions() -> dict[str, dict[str, str]]:
+    return read_package_table("settings/descriptions.toml")
 
 
 def must(is_valid: Callable[[Any], object], message: str) -> AfterValidator:

@@ -41,31 +41,24 @@ TimeLimit = Annotated[
 class SlurmDefaults(SettingsTable):
     """`[slurm]` of site.toml: defaults for every train."""
 
-    partition: Word = Field("", description="default partition; empty: Slurm's default")
-    account: Word = Field("", description="default account; empty: your default account")
-    qos: Word = Field("", description="default QOS; empty: that of the account")
-    constraint: Word = Field("", description="features that nodes must have, as for #SBATCH --constraint")
-    conf: str = Field("", description="path of slurm.conf, if Slurm's commands do not find the file by themselves")
-    queue_seconds: float = Field(20, gt=0, description="age up to which pages and viewers share one list of the queue")
-    timeout_seconds: float = Field(60, gt=0, description="time limit of one command; best above Slurm's MessageTimeout")
+    partition: Word = ""
+    account: Word = ""
+    qos: Word = ""
+    constraint: Word = ""
+    conf: str = ""
+    queue_seconds: float = Field(20, gt=0)
+    timeout_seconds: float = Field(60, gt=0)
 
 
 class SiteSettings(SettingsTable):
     """site.toml: the settings that all trains share."""
 
-    root: str = Field(description="directory on the shared file system that contains the run directories")
-    engine: Literal["slurm", "sandbox"] = Field(
-        "slurm", description="slurm: the site's Slurm; sandbox: the one that `opsctl sandbox up` starts"
-    )
-    sandbox: Name = Field("default", description="name of the sandbox, with engine = sandbox")
-    group: Word = Field("", description="Unix group that may arm switches and make requests; empty: the owner only")
-    site_owner: Word = Field(
-        "", description="user whose `.site` directory below `root` is trusted; empty: you, and the owner of `root`"
-    )
-    trust_parents: bool = Field(
-        default=False,
-        description="accept parents of `root` that other users can write: those users could run code as you",
-    )
+    root: str
+    engine: Literal["slurm", "sandbox"] = "slurm"
+    sandbox: Name = "default"
+    group: Word = ""
+    site_owner: Word = ""
+    trust_parents: bool = False
     slurm: SlurmDefaults = SlurmDefaults()
     alerts: AlertSettings = AlertSettings()
     cron: CronSettings = CronSettings()
@@ -85,31 +78,25 @@ class SiteSettings(SettingsTable):
 class SlurmTable(SettingsTable):
     """`[slurm]` of TRAIN.toml: the resources, which cannot change for queued tasks."""
 
-    nodes: int = Field(ge=1, description="nodes of a task that run ranks")
-    spare_nodes: int = Field(
-        0, ge=0, description="more nodes of a task, which wait to replace a node that is lost or faulty"
-    )
-    release_spares_after: Duration = Field(
-        0, description="how long an attempt runs until its unused spare nodes go back to Slurm; 0: they stay"
-    )
-    processes_per_node: int = Field(1, ge=1, description="ranks on a node, usually one per GPU")
-    cpus_per_process: int = Field(1, ge=1, description="CPUs of a rank")
-    gpus_per_node: int = Field(0, ge=0, description="GPUs of a node; 0: none")
-    time_limit: TimeLimit = Field(description="time limit of a task: minutes, HH:MM:SS or D-HH:MM:SS")
-    tasks: int = Field(10, ge=1, description="array tasks to queue, which run one after the other")
-    partition: Word = Field("", description="partition; empty: the site's")
-    account: Word = Field("", description="account; empty: the site's")
-    qos: Word = Field("", description="QOS; empty: the site's")
-    reservation: Word = Field("", description="reservation to run in")
-    constraint: Word = Field("", description="features that nodes must have; empty: the site's")
-    memory_per_node: Word = Field("", description="memory of a node, such as 500G; 0: all memory")
-    exclusive: bool = Field(default=False, description="share the nodes with no other job")
-    nice: int | None = Field(None, description="number by which the priority is lowered")
-    exclude: Word = Field("", description="nodes that the train must not use, such as node[003-005]")
-    signal_seconds: int = Field(
-        60, ge=0, le=65535, description="seconds before the time limit at which the guard gets USR1; 0: no signal"
-    )
-    extra: tuple[SbatchOption, ...] = Field((), description="more #SBATCH options, passed unchanged")
+    nodes: int = Field(ge=1)
+    spare_nodes: int = Field(0, ge=0)
+    release_spares_after: Duration = 0
+    processes_per_node: int = Field(1, ge=1)
+    cpus_per_process: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
+    time_limit: TimeLimit
+    tasks: int = Field(10, ge=1)
+    partition: Word = ""
+    account: Word = ""
+    qos: Word = ""
+    reservation: Word = ""
+    constraint: Word = ""
+    memory_per_node: Word = ""
+    exclusive: bool = False
+    nice: int | None = None
+    exclude: Word = ""
+    signal_seconds: int = Field(60, ge=0, le=65535)
+    extra: tuple[SbatchOption, ...] = ()
 
 
 OnExit0 = Literal["finish", "continue"]
@@ -119,128 +106,60 @@ StopSignal = Literal["none", "TERM", "INT", "HUP", "USR1", "USR2"]
 class GuardSettings(SettingsTable):
     """`[guard]` of TRAIN.toml: limits of the guard and of crash loops."""
 
-    short_attempt_minutes: float = Field(
-        20, gt=0, description="an attempt that is shorter and did not advance the train counts as short"
-    )
-    short_attempts: int = Field(3, ge=1, description="consecutive short attempts after which the queued tasks are held")
-    fault_attempts: int = Field(
-        2,
-        ge=1,
-        description="consecutive attempts with the same code or storage fault after which the queued tasks are held",
-    )
-    stalled_attempts: int = Field(
-        5,
-        ge=2,
-        description="consecutive attempts of any length that did not advance the train, as its steps or"
-        " checkpoints show, after which the queued tasks are held",
-    )
-    on_exit_0: OnExit0 | None = Field(
-        None,
-        description="when the trainer exits with 0 without a stop request: finish: the training is over; continue: the"
-        " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit;"
-        " hold if nothing shows that the trainer trained",
-    )
-    diagnosis_seconds: float = Field(
-        20,
-        gt=0,
-        le=100,
-        description="time limit of the diagnosis, after which the cause is unknown",
-    )
-    node_check: bool | None = Field(
-        None, description="check the nodes before the trainer starts; unset: if the train uses GPUs"
-    )
-    node_check_seconds: float = Field(
-        10, gt=0, le=60, description="time limit of the node check; a late node is unknown"
-    )
-    flight_recorder: bool = Field(
-        default=False,
-        description="have torch record its last collectives, and write them at a time-out, for opsctl why",
-    )
-    stop_signal: StopSignal | None = Field(
-        None,
-        description="signal to the ranks of a trainer that does not react to the stop request; none: no signal; unset:"
-        " TERM after a kill or pause switch, no signal at the time limit",
-    )
-    stop_after_seconds: float | None = Field(
-        None,
-        ge=0,
-        description="time from the stop request to the signal; unset: 300 for a trainer that reads the stop request, 60"
-        " for any other",
-    )
-    stop_grace_seconds: float = Field(
-        120, gt=0, description="time to save and exit after a signal, TERM or preemption, before the ranks are ended"
-    )
-    restart_in_place: bool = Field(
-        default=True,
-        description="start the trainer again in the same allocation after a failure that the allocation survives;"
-        " false: give the nodes back at every failure",
-    )
-    restarts_per_hour: int = Field(
-        6,
-        ge=1,
-        description="starts within an hour in one allocation, without a new checkpoint, after which the nodes go back",
-    )
-    wait_for_repair: Duration = Field(
-        0,
-        description="how long the nodes of a train that is held for a repeated fault wait for `opsctl edit`, `release`"
-        " or `restart`, after which the trainer starts at once; 0: the nodes go back",
-    )
-    exit_grace_seconds: float = Field(
-        60, gt=0, description="time after the failure of a rank until the guard ends the others, if Slurm does not"
-    )
-    quiet_seconds: float | None = Field(
-        None,
-        ge=0,
-        description="time without progress, while a rank is stopped by a signal or no rank uses the CPU, until the"
-        " guard ends the hung attempt; 0: never; unset: learnt from the rhythm of the log, at least 20 for a stopped"
-        " rank and 45 for idle ranks; 300 if a restart costs the nodes, or if the last attempt hung",
-    )
-    poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and ranks")
-    deadline_seconds: float = Field(300, ge=5, description="time between two questions to Slurm for the job's end")
+    short_attempt_minutes: float = Field(20, gt=0)
+    short_attempts: int = Field(3, ge=1)
+    fault_attempts: int = Field(2, ge=1)
+    stalled_attempts: int = Field(5, ge=2)
+    on_exit_0: OnExit0 | None = None
+    diagnosis_seconds: float = Field(20, gt=0, le=100)
+    node_check: bool | None = None
+    node_check_seconds: float = Field(10, gt=0, le=60)
+    flight_recorder: bool = False
+    stop_signal: StopSignal | None = None
+    stop_after_seconds: float | None = Field(None, ge=0)
+    stop_grace_seconds: float = Field(120, gt=0)
+    restart_in_place: bool = True
+    restarts_per_hour: int = Field(6, ge=1)
+    wait_for_repair: Duration = 0
+    exit_grace_seconds: float = Field(60, gt=0)
+    quiet_seconds: float | None = Field(None, ge=0)
+    poll_seconds: float = Field(2, gt=0, le=60)
+    deadline_seconds: float = Field(300, ge=5)
 
 
 class HookSettings(SettingsTable):
     """`[hooks]` of TRAIN.toml: commands that bash runs for the owner of the train."""
 
-    on_checkpoint: Text = Field("", description="command after a new complete checkpoint")
-    on_attempt_end: Text = Field("", description="command after the end of each attempt")
-    on_held: Text = Field("", description="command after the queued tasks were held")
-    on_finished: Text = Field("", description="command after the training was finished")
-    timeout_seconds: float = Field(60, gt=0, le=600, description="seconds after which a hook is ended")
+    on_checkpoint: Text = ""
+    on_attempt_end: Text = ""
+    on_held: Text = ""
+    on_finished: Text = ""
+    timeout_seconds: float = Field(60, gt=0, le=600)
 
 
 class PreflightSettings(SettingsTable):
     """`[preflight]` of TRAIN.toml: errors of preflight that do not refuse the train."""
 
-    allow: tuple[Word, ...] = Field(
-        (), description="checks whose errors become warnings, such as batch; launch and edit journal each error"
-    )
+    allow: tuple[Word, ...] = ()
 
 
 class TrackerSettings(SettingsTable):
     """`[trackers]` of TRAIN.toml: the runs in experiment trackers."""
 
-    continue_runs: bool = Field(
-        default=True,
-        description="all attempts continue one run of Weights & Biases, Comet and MLflow: rank 0 gets the run id,"
-        " unless the environment has one",
-    )
+    continue_runs: bool = True
 
 
 class TrainSettings(SettingsTable):
     """TRAIN.toml: one training run."""
 
-    name: Name = Field(description="name of the train, of its directory and of its jobs")
+    name: Name
     slurm: SlurmTable
-    command: tuple[Text, ...] = Field(
-        (),
-        description="any trainer: the program and its arguments, started once per process; unset: the embedded trainer",
-    )
-    trainer: dict[str, Any] | None = Field(None, description="settings of the embedded trainer; excludes `command`")
-    python: Text = Field("", description="Python interpreter of the embedded trainer; empty: that of opsctl")
-    environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
+    command: tuple[Text, ...] = ()
+    trainer: dict[str, Any] | None = None
+    python: Text = ""
+    environment: dict[Variable, Text] = Field({})
     setup: ShellSetup = ShellSetup()
-    container: ContainerTable | None = Field(None, description="run the ranks in a container; needs `command`")
+    container: ContainerTable | None = None
     guard: GuardSettings = GuardSettings()
     trackers: TrackerSettings = TrackerSettings()
     hooks: HookSettings = HookSettings()
@@ -248,7 +167,7 @@ class TrainSettings(SettingsTable):
     rollback: RollbackSettings = RollbackSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     preflight: PreflightSettings = PreflightSettings()
-    publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
+    publish: PublishTable | None = None
 
     @model_validator(mode="after")
     def _one_trainer(self) -> Self:

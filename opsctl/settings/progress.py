@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from opsctl.base.tables import read_package_table
 from opsctl.settings.bounded_pattern import compile_bounded
@@ -30,17 +30,5 @@ SaveDirectory = Annotated[str, must(lambda path: path and "\0" not in path, "{!r
 class ProgressSettings(SettingsTable):
     """`[progress]` of TRAIN.toml: where the progress of a foreign trainer shows."""
 
-    pattern: Annotated[str, AfterValidator(check_step_pattern)] = Field(
-        "",
-        description=(
-            "regular expression of the trainer's step lines, with a group `step` and optional groups such as `total`,"
-            " `loss`, `step_s` and `tokens_per_s`; empty: the formats that opsctl knows"
-        ),
-    )
-    checkpoint_directories: tuple[SaveDirectory, ...] = Field(
-        (),
-        description=(
-            "directories with checkpoints, in addition to those that the command and the log name; relative ones start"
-            " at the working directory of the trainer"
-        ),
-    )
+    pattern: Annotated[str, AfterValidator(check_step_pattern)] = ""
+    checkpoint_directories: tuple[SaveDirectory, ...] = ()

@@ -78,22 +78,16 @@ Command = Annotated[str, AfterValidator(_check_command)]
 class PublishTable(SettingsTable):
     """Copies of logs, curves and the report for other people: `[publish]` of site.toml, or of TRAIN.toml instead."""
 
-    to: Literal["", "path", "git", "command"] = Field("", description="method; empty: nothing is published")
-    path: Place = Field("", description="with to = path: directory in which every train gets a subdirectory")
-    remote: Remote = Field("", description="with to = git: the git remote, without a password")
-    branch: Branch = Field("main", description="with to = git: the branch to push")
-    command: Command = Field(
-        "", description="with to = command: shell command; {source} is the directory to copy, {train} the name"
-    )
-    files: tuple[FilePattern, ...] = Field(
-        ("logs/*.txt", "logs/*.log", "metrics/**/*"), description="patterns of files in the run directory"
-    )
-    report: bool = Field(default=True, description="publish the output of `opsctl report`, too")
-    max_file: Size = Field(64 << 20, ge=1 << 10, description="size above which only the end of a log is published")
-    timeout_seconds: float = Field(240, gt=0, description="time limit of one run, for all trains together")
-    secret_files: tuple[str, ...] = Field(
-        (), description="files whose lines are redacted, besides the secrets of [alerts] and of the environment"
-    )
+    to: Literal["", "path", "git", "command"] = ""
+    path: Place = ""
+    remote: Remote = ""
+    branch: Branch = "main"
+    command: Command = ""
+    files: tuple[FilePattern, ...] = ("logs/*.txt", "logs/*.log", "metrics/**/*")
+    report: bool = True
+    max_file: Size = Field(64 << 20, ge=1 << 10)
+    timeout_seconds: float = Field(240, gt=0)
+    secret_files: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _has_its_place(self) -> Self:

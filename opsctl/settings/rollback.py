@@ -38,33 +38,15 @@ SampleRange = Annotated[str, AfterValidator(check_range)]
 class RollbackSettings(SettingsTable):
     """`[rollback]` of TRAIN.toml: words for a foreign trainer, and the values that `opsctl rollback` sets."""
 
-    step_argument: StepTemplate = Field(
-        "",
-        description="words that make the trainer begin at a checkpoint, such as `--ckpt-step {step}`; the command gets"
-        " them until the trainer has saved a newer checkpoint; {step}, {checkpoint} (path), {name}; empty: the trainer"
-        " begins at the newest checkpoint",
-    )
-    skip_samples_argument: RangeTemplate = Field(
-        "", description="words for each range of skipped samples, such as `--skip-samples {first}-{last}`"
-    )
-    lr_scale_argument: ScaleTemplate = Field(
-        "", description="words that scale the learning rate, such as `--lr-scale {scale}`"
-    )
-    newest_file: str = Field(
-        "",
-        pattern=r"^[\w.-]*$",
-        description="file next to the checkpoints that names the newest; unset: that of the layout, if known",
-    )
-    newest_text: StepTemplate = Field("{step}", description="what `newest_file` holds, with the same placeholders")
-    step: int | None = Field(None, ge=0, description="set by opsctl rollback: the step of the checkpoint")
-    checkpoint: str = Field("", description="set by opsctl rollback: the path of the checkpoint")
-    skip_samples: tuple[SampleRange, ...] = Field(
-        (),
-        description="set by opsctl rollback --skip-samples: samples to skip, counted from 0 in the order of training",
-    )
-    lr_scale: float | None = Field(
-        None, gt=0, description="set by opsctl rollback --lr-scale: factor of the learning rates in the settings"
-    )
+    step_argument: StepTemplate = ""
+    skip_samples_argument: RangeTemplate = ""
+    lr_scale_argument: ScaleTemplate = ""
+    newest_file: str = Field("", pattern=r"^[\w.-]*$")
+    newest_text: StepTemplate = "{step}"
+    step: int | None = Field(None, ge=0)
+    checkpoint: str = ""
+    skip_samples: tuple[SampleRange, ...] = ()
+    lr_scale: float | None = Field(None, gt=0)
 
     @property
     def has_words(self) -> bool:
