@@ -16,29 +16,13 @@ import transformers
 
 from opsctl.trainer.checkpoint.__main__ import main
 from opsctl.trainer.checkpoint.transformers_config import read_model
+from tests.support.cases import read_table
 from tests.support.trainer_ranks import run_ranks
 from tests.support.transformers_models import save_model
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
-TENSOR, SEQUENCE_PARALLEL = {"tensor": 2}, {"tensor": 2, "sequence_parallel": True}
-CASES = {
-    "gpt2-odd-vocabulary": ("gpt2", {"vocab_size": 263}, TENSOR),
-    "llama-odd-vocabulary": ("llama", {"vocab_size": 265}, SEQUENCE_PARALLEL),
-    "llama3-tied": ("llama3-tied", {}, {"pipeline": 2}),
-    "mistral": ("mistral", {}, SEQUENCE_PARALLEL),
-    "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}, {"pipeline": 2}),
-    "qwen3-one-group": ("qwen3", {"num_key_value_heads": 1}, {"pipeline": 2}),
-    "bloom": ("bloom", {}, TENSOR),
-    "mistral-window": ("mistral-window", {}, {"pipeline": 2}),
-    "llama-biases": ("llama-biases", {}, SEQUENCE_PARALLEL),
-    "llama-yarn": ("llama-yarn", {}, TENSOR),
-    "gemma2": ("gemma2", {}, SEQUENCE_PARALLEL),
-    "gemma3": ("gemma3", {}, TENSOR),
-    "olmo2": ("olmo2", {}, SEQUENCE_PARALLEL),
-    "phi3": ("phi3", {}, TENSOR),
-    "smollm3": ("smollm3", {}, {"pipeline": 2}),
-}
+CASES = read_table(__file__, "models")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,6 +13,7 @@ pytest.importorskip("deepspeed")
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.indexed_corpus import Corpus, write_corpus
 from opsctl.trainer.prepare import main as prepare
+from tests.support.cases import read_table
 from tests.support.conversations import make_pairs, write_pairs
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.plain_trainer import train_on_pairs
@@ -30,23 +31,7 @@ FAMILIES = {
     "llama-grouped": GROUPED | {"qkv_bias": True, "rope_scaling": STRETCH},
     "llama-tied": {"family": "llama", "tied": True, "qk_norm": True},
 }
-CUTS = {
-    "pp1": (1, {}),
-    "pp2": (2, {"pipeline": 2}),
-    "pp4": (4, {"pipeline": 4}),
-    "dp2": (2, {}),
-    "tp2": (2, {"tensor": 2}),
-    "tp4": (4, {"tensor": 4}),
-    "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
-    "pp2-dp2": (4, {"pipeline": 2}),
-    "tp2-dp2": (4, {"tensor": 2}),
-    "pp2-tp2-dp2": (8, {"pipeline": 2, "tensor": 2}),
-    "tp2-sp": (2, {"tensor": 2, "sequence_parallel": True}),
-    "tp4-sp": (4, {"tensor": 4, "sequence_parallel": True}),
-    "pp2-tp2-sp": (4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
-    "tp2-dp2-sp": (4, {"tensor": 2, "sequence_parallel": True}),
-    "pp2-tp2-dp2-sp": (8, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
-}
+CUTS = read_table(__file__, "cuts")
 STEPS = 10
 SUMS_IN_ANOTHER_ORDER = 1e-6
 """Two units in the last place of these losses."""

@@ -20,26 +20,11 @@ from opsctl.telemetry.progress.run_progress import read_progress
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.contract import read_heartbeat, read_stop_reason, read_time
 from tests.hostile.conftest import Site
+from tests.support.cases import read_table
 from tests.support.hostile_users import MEMBER, OWNER, STRANGER
 
 DEEP = "[" * 200_000
-WRONG = (
-    "null", "[]", "7", '"x"', "{}", '{"n": []}',
-    '{"n": 1, "at": 7, "actor": [], "kind": "held", "jobs": 3, "why": {}}',
-    '{"n": 1, "at": "0001-01-01T00:00:00+00:00", "actor": "a", "kind": "released", "jobs": []}',
-    '{"n": 1, "at": "2026-01-01T00:00:00", "actor": "a", "kind": "released", "jobs": []}',
-    '{"n": 1, "at": "2026-01-01T00:00:00+00:00", "actor": "a", "kind": "attempt-started", "attempt": "x", "nodes": 3}',
-    '{"n": 1, "at": "2026-01-01T00:00:00+00:00", "actor": "a", "kind": "submitted", "nonce": [], "array": "x"}',
-    '{"n": 1e400, "at": "2026-01-01T00:00:00+00:00", "actor": "a", "kind": "released", "jobs": []}',
-    '{"n": 1, "at": "2026-01-01T00:00:00+00:00", "actor": "a", "kind": [], "jobs": []}',
-    '{"attempt": [], "node": 1, "rank": "x", "phase": [], "step": 1e999, "at": "now", "limit_s": null}',
-    '{"attempt": "a", "node": "n", "rank": 0, "phase": "train", "step": 7, "at": NaN, "limit_s": 1}',
-    '{"attempt": "a", "node": "n", "rank": 0, "phase": "train", "step": 7, "at": 1e300, "limit_s": 1, "note": {}}',
-    '{"attempt": "a", "node": "n", "rank": 0, "phase": "train", "step": true, "at": 1, "limit_s": 1, "loss": "x"}',
-    '{"reason": [], "step": {}, "at": [], "notes": 7}',
-    '{"attempt": "12_1.0", "at": 7, "outcome": [], "started": 3, "ended": {}, "action": []}',
-    '{"checkpoint": {"every": "x"}}', '{"checkpoint": 7}', '{"step": [], "files": 7}', "9" * 5000, "-1", "nan",
-)  # fmt: skip
+WRONG = [*read_table(__file__, "wrong"), "9" * 5000]
 
 
 @pytest.mark.attack("wrong types in a record reach the program")

@@ -22,41 +22,11 @@ from opsctl.preflight.security.permissions import quote
 from opsctl.settings.alert_channels import EmailTable
 from opsctl.settings.alerts import AlertSettings
 from opsctl.telemetry.logs.log_lines import harmless
+from tests.support.cases import read_table
 from tests.support.findings import make_finding
 
 AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
-PAYLOADS = {
-    "clear screen": "x\x1b[2Jy",
-    "cursor up": "x\x1b[5A\x1b[Gy",
-    "window title": "x\x1b]0;owned\x07y",
-    "clipboard": "x\x1b]52;c;aWQK\x07y",
-    "device query": "x\x1b[6n\x1b[cy",
-    "one-byte escape": "x\x9b2Jy",
-    "device control": "x\x1bP+q544e\x1b\\y",
-    "unfinished escape": "x\x1b",
-    "carriage return": "bad\rgood",
-    "backspace": "bad\x08\x08\x08good",
-    "NUL": "x\0y",
-    "newline": "x\ntr99  running",
-    "vertical tab": "x\x0btr99",
-    "next line": "x\u0085tr99",
-    "line separator": "x\u2028tr99",
-    "right to left": "x\u202egnp.exe",
-    "isolate": "x\u2066y\u2069",
-    "zero width": "tr\u200b11",
-    "byte order mark": "tr\ufeff11",
-    "lone surrogate": "x\udcffy",
-    "mail header": "x\r\nBcc: mallory@example.org\r\n\r\nbody",
-    "encoded word": "=?utf-8?q?x=0d=0aBcc:_m=40example.org?=",
-    "Slack channel": "<!channel> <@U1> <https://evil.example.org|click>",
-    "Slack block": "```\n*owned*\n```",
-    "markup": "[red]x[/red] [link=https://evil]",
-    "HTML": "<script>alert(1)</script>\"'><img src=x>",
-    "Prometheus": 'x"} 1\nopsctl_train_up{train="tr99"} 0\n#',
-    "shell": "x; touch owned; $(touch owned) `touch owned` 'x' \"y\"",
-    "long line": "x" * 100_000,
-    "template": "{{ 7 * 7 }}{% for x in y %}",
-}
+PAYLOADS = read_table(__file__, "payloads") | {"lone surrogate": "x\udcffy", "long line": "x" * 100_000}
 FORBIDDEN = {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))} | set(
     "\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 )

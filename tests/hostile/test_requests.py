@@ -15,22 +15,13 @@ from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, list_requests, request
 from tests.hostile.conftest import Site
+from tests.support.cases import read_table
 from tests.support.finalized_trains import QueuedTrain
 from tests.support.hostile_users import MEMBER, OWNER
 
 VALID = {"verb": "release", "train": "gpt", "exclude": ""}
-HOSTILE = {
-    "4,400 digits": {**VALID, "exclude": f"node[1-{'9' * 4400}]"},
-    "10,000 letters": {**VALID, "exclude": "a" * 10_000},
-    "a group": {**VALID, "exclude": "@all"},
-    "a command": {**VALID, "exclude": "node1;touch x"},
-    "an option": {**VALID, "exclude": "--state=idle"},
-    "a number": {**VALID, "exclude": 7},
-    "another train": {**VALID, "train": "other"},
-    "an unknown verb": {**VALID, "verb": "rm"},
-    "a list as verb": {**VALID, "verb": ["release"]},
-    "more fields": {**VALID, "by": "root"},
-}
+LONG = {"4,400 digits": {"exclude": f"node[1-{'9' * 4400}]"}, "10,000 letters": {"exclude": "a" * 10_000}}
+HOSTILE = {name: VALID | fields for name, fields in (LONG | read_table(__file__, "hostile")).items()}
 CONTENTS = {name: json.dumps(fields) for name, fields in HOSTILE.items()} | {
     "deep JSON": "[" * 100_000,
     "a huge number": "1" * 5000,

@@ -27,20 +27,7 @@ MARK = "\x1fmark"
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"
 LIKE_A_ROW = "12\x1f12\x1fN/A\x1fCOMPLETED\x1e12\x1f"
 NOBODY = 65534
-ACCOUNTS = """\
-add account team parent=root GrpTRES=cpu=20,mem=100G,node=2 GrpTRESRunMins=cpu=9999 GrpJobs=7 GrpSubmitJobs=70
-add qos long Flags=OverPartQOS,PartitionTimeLimit MaxWall=2-00:00:00 MaxTRESPerNode=gres/gpu=2 \
-MaxTRESMinsPerJob=cpu=100000,gres/gpu=6000 GrpTRES=cpu=64 GrpTRESRunMins=cpu=200000 GrpJobs=4 GrpSubmitJobs=50 \
-MaxTRESPerAccount=node=3 MaxJobsPerAccount=9 MaxSubmitJobsPerAccount=40
-add qos short MaxWall=10 MaxTRESPerUser=gres/gpu=2,node=2 MaxSubmitJobsPerUser=5
-add qos prod MinTRESPerJob=node=3
-add qos part
-add qos deny Flags=DenyOnLimit MaxTRESPerJob=node=1
-add qos closed MaxJobsPerUser=0
-add account llm parent=team MaxWall=30 MaxTRES=node=3 MaxSubmitJobs=8 QOS=closed,deny,long,normal,prod,short
-add user root account=llm MaxJobs=3 DefaultQOS=normal
-add user root account=train partition=cpu MaxWall=15
-"""
+ACCOUNTS = Path(__file__).with_name("accounts.txt").read_text()
 
 
 @dataclass

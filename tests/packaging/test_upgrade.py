@@ -9,47 +9,8 @@ import pytest
 
 from tests.packaging.conftest import Installed
 
-TRAIN = """name = "long"
-command = ["bash", "-c", '''
-for ((step = 1000 * SLURM_ARRAY_TASK_ID; step <= 9999; step++)); do
-  echo " iteration $step/9999 | elapsed time per iteration (ms): 200.0 | lm loss: 2.00 |"
-  sleep 0.2
-  if [ -e end-$SLURM_ARRAY_TASK_ID ]; then exit 0; fi
-done
-''']
-[slurm]
-nodes = 2
-time_limit = "10"
-tasks = 3
-[guard]
-on_exit_0 = "continue"
-poll_seconds = 0.2
-"""
-SCRIPT = """set -eux
-exchange() {
-  mv $PACKAGES/opsctl $PACKAGES/away
-  mv $PACKAGES/other $PACKAGES/opsctl
-  mv $PACKAGES/away $PACKAGES/other
-}
-await() { until opsctl logs long 2>/dev/null | grep -q "iteration $1[0-9][0-9][0-9]/"; do sleep 0.3; done; }
-look() {
-  opsctl status long --json >$1.status.json
-  opsctl report long --json >$1.report.json
-  [ $1 = 1 ] || opsctl why long --json >$1.why.json
-}
-opsctl launch train.toml
-await 1
-exchange
-look 1
-touch $RUN/end-1
-await 2
-exchange
-look 2
-touch $RUN/end-2
-await 3
-look 3
-opsctl cancel long
-"""
+TRAIN = Path(__file__).with_name("upgraded_train.toml").read_text()
+SCRIPT = Path(__file__).with_suffix(".sh").read_text()
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rules.import_map import PRODUCT, ROOT, list_modules
+from tests.support.cases import read_table
 
 FIELDS = frozenset(
     re.findall(
@@ -35,21 +36,7 @@ splitlines startswith translate
     )
 )
 SEARCHES = frozenset(("findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"))
-ALLOWED = {
-    "opsctl/alerts/channels/slack.py:_text": "quotes the characters that Slack would interpret",
-    "opsctl/checkpoints/completeness.py:_judge_directory": "the evidence of a layout is a word of layouts.toml",
-    "opsctl/checkpoints/completeness.py:judge": "as above",
-    "opsctl/cli/__init__.py:_print_error": "indents the lines of a hint",
-    "opsctl/cli/watch.py:_nagios": "quotes the character that Nagios would interpret",
-    "opsctl/diagnosis/diagnose_attempt.py:_add_suspicious_lines": "lines of the log, each once",
-    "opsctl/guard/hooks.py:_claim": "the subject of a hook is an id",
-    "opsctl/guard/tolerated.py:_report": "an error that lasts is logged once",
-    "opsctl/integrations/opsctl_contract.py:_report": "a problem is printed once",
-    "opsctl/monitor/apply_answers.py:_find_entries": "the message of an answer is an id",
-    "opsctl/nodes/remote/fanout.py:group_answers": "the output of ssh and srun, which differs by the node's name",
-    "trainer/heartbeats.py:note": "a note is printed once",
-    "watchdogs/failures.py:_of": "lines of the log, which name files",
-}
+ALLOWED = read_table(__file__, "allowed")
 """By file and function: whose text it is, or why nothing is decided."""
 
 

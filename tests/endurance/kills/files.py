@@ -114,31 +114,8 @@ class Ends:
 
     @property
     def settings(self) -> str:
-        return f"""
-[[filesystem]]
-name = "scratch"
-path = "/"
-by = "command"
-command = ["echo", "97 percent"]
-pattern = "(?P<percent>97)"
-[[filesystem]]
-name = "home"
-path = "/"
-by = "command"
-command = ["echo", "98 percent"]
-pattern = "(?P<percent>98)"
-[alerts.channels.mail]
-kind = "email"
-to = ["oncall@example.org"]
-sender = "opsctl@example.org"
-server = "127.0.0.1"
-port = {self.mail.port}
-[alerts.channels.slack]
-kind = "slack"
-token = "xoxb-1"
-channel = "#oncall"
-api_url = "{self.slack.url}"
-"""
+        template = Path(__file__).with_name("alerts.toml").read_text()
+        return template.format(port=self.mail.port, slack=self.slack.url)
 
     def forget(self, _: Place) -> None:
         for inbox in (self.mail, self.slack):

@@ -31,22 +31,7 @@ from tests.support.trains import Trains, trains_on, until
 NODES, LIMIT_S = 8, 240.0
 STEPS = (40, 40, 160)
 """Of a train, one of these. Slurm takes a lost node out of a job after some 15 s: a short train is over before."""
-RANK = """
-cd {place}
-step=$(cat step 2>/dev/null || echo 0)
-while [ "$step" -lt {last} ]; do
-    echo "$TRAIN_ATTEMPT $SLURM_PROCID $EPOCHREALTIME" >>beats
-    [ -e "fails-$TRAIN_ATTEMPT" ] && exit 7
-    sleep 0.1
-    step=$(cat step 2>/dev/null || echo 0)
-    [ "$SLURM_PROCID" = 0 ] || continue
-    step=$((step + 1))
-    echo "$step" >.step && mv .step step
-    echo " iteration $step/ {last} | lm loss: 2.5 |"
-    [ $((step % 4)) = 0 ] && mkdir -p "$TRAIN_CHECKPOINT_DIR/global_step$step"
-done
-exit 0
-"""
+RANK = Path(__file__).with_name("rank.sh").read_text()
 GUARD = "short_attempts = 9\nstalled_attempts = 9\nrestarts_per_hour = 9\nstop_after_seconds = 0.5\n"
 GUARD += "stop_grace_seconds = 3\nexit_grace_seconds = 4\n"
 WRONG_CLOCK = """

@@ -28,21 +28,7 @@ PAIR, SHARED_NODE = LONG[-2:], "node001"
 MAX_ROLLBACK_STEPS = 1500
 LINES = 12
 LINE = " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {speed} |"
-TRAIN = """name = "{name}"
-command = ["bash", "-c", '''{command}''']
-[slurm]
-nodes = 1
-time_limit = "600"
-tasks = {tasks}
-memory_per_node = "10"
-extra = {extra}
-[guard]
-on_exit_0 = "continue"
-[watch]
-off = {off}
-hang_minutes = 25
-stacks_seconds = 0
-"""
+TRAIN = Path(__file__).with_name("soak_train.toml").read_text()
 SLEEP = "exec sleep 100000"
 ATTEMPT = """
 cd "$TRAIN_CHECKPOINT_DIR" && mkdir -p global_step$SLURM_ARRAY_TASK_ID

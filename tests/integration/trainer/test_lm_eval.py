@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,19 +18,7 @@ from tests.support.trainer_ranks import run_ranks
 pytestmark = pytest.mark.torch
 
 MODEL = {"family": "llama", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 80, "sequence": 64}
-TASK = """
-task: two_questions
-dataset_path: json
-dataset_kwargs:
-  data_files: {questions}
-test_split: train
-output_type: multiple_choice
-doc_to_text: "{{{{question}}}}"
-doc_to_choice: ["yes", "no"]
-doc_to_target: answer
-metric_list:
-  - metric: acc
-"""
+TASK = Path(__file__).with_name("two_questions.yaml").read_text()
 
 
 def write_tokenizer(directory):

@@ -23,6 +23,7 @@ from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.prometheus import FAMILIES, FRESH_S, Fresh, MetricSample, exposition, listen, parse_address
 from opsctl.state.journal import Journal
 from opsctl.telemetry.progress.effective_time import Bucket
+from tests.support.cases import read_table
 from tests.support.made_events import make_diagnosed
 from tests.unit.metrics.conftest import LINE, MetricsSite
 
@@ -53,32 +54,8 @@ def run_metrics(metrics_site: MetricsSite, *words: str) -> str:
 
 def test_metrics_of_a_running_train(metrics_site: MetricsSite) -> None:
     samples = gather_all(metrics_site)
-    expected = {
-        ("opsctl_slurm_up",): 1,
-        ("opsctl_train_up", "gpt"): 1,
-        ("opsctl_train_state", "gpt", "running"): 1,
-        ("opsctl_train_state", "gpt", "held"): 0,
-        ("opsctl_train_tasks", "gpt", "running"): 1,
-        ("opsctl_train_tasks", "gpt", "waiting"): 2,
-        ("opsctl_train_waiting_tasks", "gpt", "JobArrayTaskLimit"): 2,
-        ("opsctl_train_attempts_total", "gpt", "crashed"): 1,
-        ("opsctl_train_attempts_total", "gpt", "deadline"): 2,
-        ("opsctl_train_step", "gpt"): 200,
-        ("opsctl_train_last_step", "gpt"): 1000,
-        ("opsctl_train_loss", "gpt"): 8,
-        ("opsctl_train_tokens", "gpt"): 200 * 2048,
-        ("opsctl_train_step_seconds", "gpt"): 2,
-        ("opsctl_train_usual_step_seconds", "gpt"): 2,
-        ("opsctl_train_tflops", "gpt"): 150,
-        ("opsctl_train_usual_tflops", "gpt"): 150,
-        ("opsctl_train_left_seconds", "gpt", "likely"): 1600,
+    expected = {tuple(name.split()): value for name, value in read_table(__file__, "samples").items()} | {
         ("opsctl_train_heartbeat_timestamp_seconds", "gpt"): metrics_site.now.timestamp(),
-        ("opsctl_train_checkpoint_step", "gpt"): 150,
-        ("opsctl_train_next_checkpoint_step", "gpt"): 250,
-        ("opsctl_alerts_open", "critical"): 1,
-        ("opsctl_alerts_open", "warning"): 0,
-        ("opsctl_nodes", "faulty"): 1,
-        ("opsctl_node_incidents_total", "gpus", "node002"): 2,
         ("opsctl_cron_last_tick_timestamp_seconds",): round(metrics_site.now.timestamp() - 60),
     }
     assert {key: samples.get(key) for key in expected} == expected

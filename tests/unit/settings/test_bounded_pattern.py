@@ -13,21 +13,13 @@ MAX_SEARCH_S = 2.0
 """CPU time for one hostile line."""
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "groups"),
-    [
-        (r"step=(?P<step>\d+)", "at step=12.", {"step": "12"}),
-        (r".*step=(?P<step>\d+).*loss=(?P<loss>\S+)", "a step=3 lr=1 loss=2.5 b", {"step": "3", "loss": "2.5"}),
-        (r"step[= ]+(?P<step>\d+)/(?P<total>\d+)", "step = 3/9", {"step": "3", "total": "9"}),
-        (r"^\[(?P<step>\d+)\] .+? dt (?P<step_ms>[\d.]+)ms", "[4] x dt 5.5ms", {"step": "4", "step_ms": "5.5"}),
-        (r"(?:step|iter) (?P<step>\d+)", "iter 8", {"step": "8"}),
-        (r"step (?P<step>\d+)(?:, loss (?P<loss>[\d.]+))?", "step 8", {"step": "8"}),
-        (r"step=(?P<step>\d+)", "no steps", None),
-        (r"é=(?P<step>\d+) (?P<total>.)", "é=3 \ud800", {"step": "3", "total": "?"}),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "searched"))
 def test_pattern_is_searched(pattern: str, text: str, groups: dict[str, str] | None) -> None:
     assert compile_bounded(pattern).search(text) == groups
+
+
+def test_surrogate_of_a_line_is_searched_as_another_letter() -> None:
+    assert compile_bounded(r"é=(?P<step>\d+) (?P<total>.)").search("é=3 \ud800") == {"step": "3", "total": "?"}
 
 
 def test_pattern_with_a_surrogate_is_refused() -> None:
