@@ -83,12 +83,6 @@ def gpu_hours(*, billions: float, tokens_billions: float, tflops: float, recompu
     return 2 * passes(recompute=recompute) * tokens_billions * billions * 1e6 / tflops / 3600
 
 
-TRANSMISSIONS: dict[int, int] = {0: 2, 1: 2, 2: 2, 3: 3}
-"""How often the weights' size is sent in a step, by ZeRO stage (book, "Inter-node speed requirements to use ZeRO").
-
-An all-reduce is a reduce-scatter and an all-gather. ZeRO-1 and -2 do the same two; ZeRO-3 gathers twice."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Communication and compute of one step."""
@@ -105,8 +99,12 @@ class Traffic:
 
 
 def sent_gb(*, billions: float, zero: int, bytes_per_parameter: float = 2.0, accumulation: int = 1) -> float:
-    """Return the GB sent in a step. ZeRO-2 reduces per accumulation step, ZeRO-3 sends all (book, same section)."""
-    times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, TRANSMISSIONS[zero])
+    """Return the GB sent in a step (book, "Inter-node speed requirements to use ZeRO").
+
+    An all-reduce sends twice, as reduce-scatter and all-gather. ZeRO-2 reduces per accumulation step; ZeRO-3 sends all,
+    and gathers twice.
+    """
+    times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, 2)
     return times * bytes_per_parameter * billions
 
 

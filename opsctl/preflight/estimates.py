@@ -5,7 +5,7 @@ from functools import partial
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory, step_time
-from opsctl.calc.accelerators import accelerator
+from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.gpu_memory import MemoryModel, StageMemory
 from opsctl.calc.parallel_layout import Cluster, Topology
@@ -65,6 +65,18 @@ def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
 def _predict_save_s(request: LaunchRequest) -> float | None:
     count = request.recipe.parameters()
     return assumed_save_s(total_parameters=count, ranks=request.world) if count else None
+
+
+def least_step_s(request: LaunchRequest, facts: Facts) -> float | None:
+    """Return the time of a step at the GPUs' peak, 6 operations per parameter and token; None if better known."""
+    recipe, count = request.recipe, request.recipe.parameters()
+    is_known = estimate_step(request, facts).step_s is not None
+    if is_known or not (count and recipe.global_batch and recipe.sequence and request.has_gpus):
+        return None
+    gpus = request.spec.nodes * max(request.ranks_per_node, request.gpus_per_node)
+    kinds = [accelerator(facts.gpu)] if facts.gpu else list(ACCELERATORS.values())
+    peak = max(kind.tflops for kind in kinds) * 1e12 * (2 if recipe.fp8 else 1)
+    return 6 * count * recipe.global_batch * recipe.sequence / (gpus * peak)
 
 
 def memory_model(recipe: Recipe) -> MemoryModel:

@@ -23,7 +23,7 @@ from typing import Any
 from opsctl.base.tables import read_package_table
 from opsctl.calc.accelerators import accelerator
 from opsctl.checkpoints.trainer_command.shell import split_command
-from opsctl.preflight.estimates import estimate_step
+from opsctl.preflight.estimates import estimate_step, least_step_s
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, read_table
 from opsctl.preflight.recipe import RECIPE_FIELDS, Recipe
@@ -120,20 +120,33 @@ def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callab
         "generation": gpu.generation if gpu else None,
         "has_fp8": gpu.has("fp8") if gpu else None,
         "processor": facts.processor_without_bf16,
-        "own_precision": recipe.embedded.precision if recipe.embedded else None,
         "bf16_slowdown": SLOWDOWN_FROM_BF16,
         "has_saved": facts.saved is not None,
         "saved_step": facts.saved.step if facts.saved else None,
         "text_of_saves": " ".join(recipe.options.get("job.dump-folder", ())) or recipe.save,
         "weights_problem": facts.weights_problem,
         "max_tasks": facts.cluster.limits.max_array_size - 1 if facts.cluster else None,
-        "stop_s": lambda: estimate_step(request, facts).stop_s,
-        "step_s": lambda: estimate_step(request, facts).step_s,
         "hang_minutes": train.watch.hang_minutes,
         "grace_s": train.guard.stop_grace_seconds if has_grace else None,
         "collective_s": limits[0][0] if limits else None,
         "collective_limit": limits[0][1] if limits else None,
+        **_list_estimates(request, facts),
         **flatten(facts.deepspeed, "ds"),
+        **(flatten(recipe.embedded.model_dump(), "own") if recipe.embedded else {}),
+    }
+
+
+def _list_estimates(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callable[[], Value]]:
+    """Return how long the parts of a task take, and the steps that are left."""
+    steps, saved, embedded = request.recipe.steps, facts.saved, request.recipe.embedded
+    return {
+        "after": request.spec.after,
+        "margin_s": embedded.limits.margin_s if embedded else 0.0,
+        "left_steps": steps and max(0, steps - (saved.step if saved else 0)),
+        "stop_s": lambda: estimate_step(request, facts).stop_s,
+        "step_s": lambda: estimate_step(request, facts).step_s,
+        "save_s": lambda: estimate_step(request, facts).save_s,
+        "least_step_s": lambda: least_step_s(request, facts),
     }
 
 

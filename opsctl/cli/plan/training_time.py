@@ -216,7 +216,7 @@ def network(
     refuse("network", [*(unknown(gpu) if gpu else []), *no_speed, *bad])
     alone = 0.75 * accelerator(gpu or "").tflops if tflops is None else tflops
     traffic_of = partial(calc.traffic, billions=billions, gb_s=gb_s, tflops=alone, recompute=recompute, **figures)
-    traffics = {zero: traffic_of(zero=zero) for zero in calc.TRANSMISSIONS}
+    traffics = {zero: traffic_of(zero=zero) for zero in range(4)}
     rows = [
         [
             f"ZeRO-{zero}" if zero else "DDP",

@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 from opsctl.base.units import format_step_time
 from opsctl.calc import save_interval as calc
-from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.spares import mtbf_hours
 from opsctl.checkpoints.catalog import size_of
 from opsctl.preflight.estimates import estimate_step
@@ -23,15 +22,12 @@ COPY_SHARE = 0.1
 """Share of a background save during which training stops for the copy (docs/explanation/performance.md)."""
 OWN_FILES = 3
 """Files of a checkpoint that its manifest does not list: the manifest itself, its mark, and its directory."""
-SPARE = 1.5
-"""A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""
 
 
 def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     recipe, limit_s = request.recipe, request.limit_s
     name = recipe.name("save_every")
-    if recipe.save_every == 0:
-        yield warning("interval.never", name=name, value="no" if "strategy" in name else "0", limit_s=limit_s)
+    yield from TableCheck("interval")(request, facts)
     speed = estimate_step(request, facts)
     if not recipe.save_every or not limit_s or speed.step_s is None or speed.save_s is None:
         return
@@ -145,27 +141,3 @@ def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         kind = "save.same" if shared.path == shared.other_path else "save.shared"
         yield warning(kind, **asdict(shared))
     yield from TableCheck("save")(request, facts)
-
-
-def tasks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Only a train of one task: a longer train shows in the queue that it goes on."""
-    steps, limit_s = request.recipe.steps, request.limit_s
-    if request.spec.tasks != 1 or not steps or not limit_s or request.spec.after:
-        return
-    left = steps - (facts.saved.step if facts.saved else 0)
-    step_s, kind = estimate_step(request, facts).step_s, "tasks.too_few"
-    if step_s is None:
-        step_s, kind = _least_step_s(request, facts), "tasks.too_few_at_peak"
-    if step_s is not None and (needed_s := step_s * left) > SPARE * limit_s:
-        yield warning(kind, needed_s=needed_s, steps=left, limit_s=limit_s, tasks=int(-(-needed_s // limit_s)))
-
-
-def _least_step_s(request: LaunchRequest, facts: Facts) -> float | None:
-    """Return the time of a step at the peak speed of the GPUs: 6 operations per parameter and token."""
-    recipe, count = request.recipe, request.recipe.parameters()
-    if not (count and recipe.global_batch and recipe.sequence and request.has_gpus):
-        return None
-    gpus = request.spec.nodes * max(request.ranks_per_node, request.gpus_per_node)
-    kinds = [accelerator(facts.gpu)] if facts.gpu else list(ACCELERATORS.values())
-    peak = max(kind.tflops for kind in kinds) * 1e12 * (2 if recipe.fp8 else 1)
-    return 6 * count * recipe.global_batch * recipe.sequence / (gpus * peak)

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 
 from opsctl.checkpoints.trainer_command.shell import strip_comments
-from opsctl.preflight.estimates import estimate_step
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, note, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.table_checks import TableCheck
 from opsctl.slurm.batch_options import find_values
 from opsctl.state.switches import Switch
@@ -65,26 +64,6 @@ def _names_stop_request(request: LaunchRequest, facts: Facts) -> bool:
     texts = [*request.train.command, *request.train.setup.lines, *facts.scripts.values()]
     filled = "\n".join(text for text in texts if "{{" in text)
     return any(word in filled for word in PLACEHOLDERS) or any(word in "\n".join(texts) for word in VARIABLES)
-
-
-def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """The trainer stops 2 x (step + save) and a margin before the limit, which must leave time to train."""
-    limit_s, speed = request.limit_s, estimate_step(request, facts)
-    if not limit_s:
-        return
-    margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
-    if speed.stop_s is not None and limit_s <= (needed_s := speed.stop_s + margin_s):
-        yield error_if(
-            request.recipe.is_embedded,
-            "deadline.at_start",
-            time_limit=request.spec.time_limit,
-            step_s=speed.step_s,
-            save_s=speed.save_s,
-            margin_s=margin_s,
-            needed_s=needed_s,
-            limit_s=limit_s,
-        )
-    yield from TableCheck("deadline")(request, facts)
 
 
 def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
