@@ -12,10 +12,11 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, MissingProgram, OpsctlError, SlurmError, Unreachable
-from opsctl.base.units import format_duration
+from opsctl.base.units import format_duration, format_size
 from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.output import (
     app_and_json,
+    app_json_and_dry_run,
     cell,
     console,
     make_table,
@@ -36,6 +37,7 @@ from opsctl.cron.tick import TickRunner
 from opsctl.host import log_config
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.lease import LeaseBusy
+from opsctl.state.run_dir import all_trains, may_act
 
 log = logging.getLogger("opsctl.cron")
 DRIVERS = ("slurm", "daemon")
@@ -249,17 +251,35 @@ def _tick(app: App, slot: datetime | None) -> int:
 
 
 @cron.command()
-@click.pass_obj
-def prune(app: App) -> None:
-    """Remove old output of cron entries.
+@app_json_and_dry_run
+def prune(app: App, *, dry_run: bool) -> None:
+    """Remove old output of cron entries, and pack old logs.
 
-    Removes output older than `keep_days`, and the leftovers of killed writers. A tick removes old output by itself.
+    Removes output older than `keep_days`, and the leftovers of killed writers. Packs the logs and the evidence of old
+    attempts as [keep] says; `opsctl logs`, `why` and `report` read packed files. A later run removes the originals,
+    after an hour or more. `opsctl doctor --keep` shows the sizes.
 
     \b
+    opsctl cron prune --dry-run
     opsctl cron prune
     """
-    removed = sweep(app.cron.place, app.clock.now(), app.site.cron)
-    print_text(f"removed {removed} file{'s' * (removed != 1)}")
+    from opsctl.monitor.keep_files import carry_out, plan, read_keep_table  # noqa: PLC0415 (slow import)
+
+    steps, problems = [], []
+    removed = 0 if dry_run else sweep(app.cron.place, app.clock.now(), app.site.cron)
+    for run in filter(may_act, all_trains(app.root)):
+        try:
+            planned = plan(run, read_keep_table(run, app.site), app.clock.now())
+            if not dry_run:
+                carry_out(planned, run, app.clock)
+            steps += planned
+        except (OpsctlError, OSError) as error:
+            problems.append(f"{run.name}: {error}")
+    lines = [f"{step.verb:<6}  {format_size(step.size):>8}  {step.path}" for step in steps]
+    lines += problems if dry_run else [*problems, f"removed {removed} file{'s' * (removed != 1)}"]
+    print_result({"removed": removed, "steps": steps, "problems": problems}, "\n".join(lines) or "nothing is due")
+    if problems:
+        click.get_current_context().exit(1)
 
 
 def _leave(number: int, _: object) -> None:

@@ -17,6 +17,7 @@ from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, find_survived, scan
 from opsctl.diagnosis.speakers import speaker_of_file, split
 from opsctl.state.files import is_regular, read_range
+from opsctl.state.packed import find_original, unpacked
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.last_lines import read_last_lines, read_part
 from opsctl.telemetry.progress.log_reader import STAMP, STAMP_SEARCH_BYTES, parse_stamp
@@ -70,8 +71,10 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
         events, end=attempt_logs.exit_reason, iteration=main.iteration, ranks=attempt_logs.ranks, before=before
     )
     diagnosis = _add_suspicious_lines(diagnosis, [run.main_log], begin=attempt_logs.begin, end=attempt_logs.end)
-    recorded = explain_dumps(read_dumps(run.attempt(attempt_logs.attempt).path))
-    return replace(diagnosis, attempt=attempt_logs.attempt, also=(*recorded, *diagnosis.also))
+    dumps = unpacked(run.attempt(attempt_logs.attempt).path / "flight").parent
+    recorded = explain_dumps(read_dumps(dumps))
+    log = find_original(diagnosis.log)
+    return replace(diagnosis, attempt=attempt_logs.attempt, log=log, also=(*recorded, *diagnosis.also))
 
 
 def diagnose_logs(paths: Sequence[Path]) -> Diagnosis:

@@ -10,6 +10,7 @@ from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.speakers import find_homes
 from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
+from opsctl.state.packed import find_original, unpacked
 from opsctl.state.run_dir import RunDir
 
 CAUSE = "hang"
@@ -29,7 +30,7 @@ def diagnose_hang(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Dia
     """
     if attempt_logs.exit_reason and attempt_logs.exit_reason.is_final:
         return diagnose_attempt(run, attempt_logs, before=before)
-    paths = sorted((run.attempt(attempt_logs.attempt).path / "evidence").glob("hang-*"))
+    paths = sorted(unpacked(run.attempt(attempt_logs.attempt).path / "evidence").glob("hang-*"))
     hang = judge_hang(
         collect_answers(paths[-1]) if paths else [],
         ranks=attempt_logs.ranks,
@@ -39,7 +40,7 @@ def diagnose_hang(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Dia
     is_cause = any(cause.name == diagnosis.cause and cause.weight is Weight.CAUSE for cause in causes())
     if is_cause and diagnosis.kind in _EXPLAINS:
         return replace(diagnosis, also=(*diagnosis.also, hang.says, *hang.evidence))
-    log = str(paths[-1]) if paths else ""
+    log = find_original(str(paths[-1])) if paths else ""
     return replace(hang, attempt=attempt_logs.attempt, iteration=diagnosis.iteration, log=log, also=diagnosis.also)
 
 

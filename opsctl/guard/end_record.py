@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import islice
 
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, find_archive, read_change_s, read_json
 from opsctl.state.reasons import Reason
 from opsctl.state.records import decode
 from opsctl.state.run_dir import Attempt, RunDir
@@ -139,8 +139,11 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
 
 
 def date_last_output(run: RunDir, attempt: Attempt) -> datetime | None:
-    """Return the time of the last write to any rank's log; None if unknown."""
-    with suppress(OSError), os.scandir(run.attempt_logs(attempt.name)) as entries:
+    """Return the time of the last write to any rank's log; None if unknown. An archive has the time of its newest."""
+    archive = find_archive(run.logs / attempt.name)
+    if archive and (packed_s := read_change_s(archive)):
+        return datetime.fromtimestamp(packed_s, UTC)
+    with suppress(OSError), os.scandir(run.logs / attempt.name) as entries:
         logs = (entry for entry in islice(entries, MAX_RANK_LOGS) if entry.name.endswith(".log"))
         latest = max((entry.stat().st_mtime for entry in logs), default=None)
         return None if latest is None else datetime.fromtimestamp(latest, UTC)

@@ -50,6 +50,14 @@ class SlurmDefaults(SettingsTable):
     timeout_seconds: float = Field(60, gt=0)
 
 
+class KeepTable(SettingsTable):
+    """How long the logs and the evidence of old attempts stay as they are: `[keep]` of site.toml, or of TRAIN.toml."""
+
+    attempts: int = Field(20, ge=1)
+    pack_days: float = Field(7, ge=0)
+    delete_days: float = Field(0, ge=0)
+
+
 class SiteSettings(SettingsTable):
     """site.toml: the settings that all trains share."""
 
@@ -68,6 +76,7 @@ class SiteSettings(SettingsTable):
     policy: PolicySettings = PolicySettings()
     filesystem: tuple[Filesystem, ...] = ()
     publish: PublishTable = PublishTable()
+    keep: KeepTable = KeepTable()
 
     @property
     def root_path(self) -> Path:
@@ -168,6 +177,7 @@ class TrainSettings(SettingsTable):
     watch: TrainWatchSettings = TrainWatchSettings()
     preflight: PreflightSettings = PreflightSettings()
     publish: PublishTable | None = None
+    keep: KeepTable | None = None
 
     @model_validator(mode="after")
     def _one_trainer(self) -> Self:

@@ -30,6 +30,7 @@ MAX_NUMBER_BYTES = 100
 """One number: an exit code, the time of the last tick."""
 MAX_ENTRIES = 100_000
 """Names read of one directory."""
+ARCHIVE_SUFFIX = ".tar.gz"
 
 
 class Below:
@@ -257,6 +258,18 @@ def read_change_s(path: Path) -> float | None:
         return path.lstat().st_mtime
     except OSError:
         return None
+
+
+def find_archive(path: Path) -> Path | None:
+    """Return the archive of `path`; None without one. A link, and a file that the owner of its directory has not made,
+    is none."""
+    archive = path.with_name(path.name + ARCHIVE_SUFFIX)
+    try:
+        status = archive.lstat()
+        is_archive = stat.S_ISREG(status.st_mode) and status.st_uid == archive.parent.stat().st_uid
+    except OSError:
+        return None
+    return archive if is_archive else None
 
 
 def is_regular(path: Path | str) -> bool:

@@ -21,6 +21,7 @@ from opsctl.state.files import (
     set_directory_mode,
     write_atomic,
 )
+from opsctl.state.packed import unpacked
 from opsctl.state.trust import check_trusted
 
 __all__ = ["Attempt", "RunDir", "all_trains", "check_trusted", "find", "find_entries_skipped", "may_act", "scan"]
@@ -133,7 +134,8 @@ class RunDir:
         return [Attempt(directory / name) for name in names if is_directory(directory / name)]
 
     def attempt_logs(self, attempt: str) -> Path:
-        return self.logs / attempt
+        """Return the directory with the logs of the ranks, a copy if they are packed. Raises RunDirError."""
+        return unpacked(self.logs / attempt)
 
     @property
     def exists(self) -> bool:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.tables import read_package_table
 from opsctl.cli import cli
+from opsctl.cli.config import _schema
 from opsctl.launch.render import read_job_variables
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
@@ -25,6 +27,11 @@ def test_page_holds_reference(file: str) -> None:
 @pytest.mark.parametrize("file", ["site", "train"])
 def test_every_setting_has_a_description(file: str) -> None:
     assert [line for line in read_reference(file).splitlines() if line.endswith("|  |")] == []
+
+
+def test_every_description_is_of_a_table() -> None:
+    tables = {name for kind in ("site", "train") for name in {**_schema(kind)["$defs"], _schema(kind)["title"]: {}}}
+    assert set(read_package_table("settings/descriptions.toml")) <= tables
 
 
 def test_every_placeholder_is_named() -> None:

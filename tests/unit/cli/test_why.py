@@ -21,6 +21,7 @@ from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.settings.loader import SiteSettings
+from opsctl.state.archive import pack
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
@@ -123,6 +124,18 @@ def _crash_attempt(train: QueuedTrain, name: str, corpus: str, **more: str) -> A
     attempt.start.write_text(json.dumps(start))
     append_log(train, *(f"[node002:3]: {line}" for line in read_corpus(corpus).splitlines()))
     return attempt
+
+
+def test_packed_logs_of_ranks_are_read_under_their_own_names(train: QueuedTrain) -> None:
+    attempt = train.start_attempt("12_1.0")
+    log = train.run.attempt_logs("12_1.0") / "node002-3.log"
+    log.write_text(read_corpus("tr1-13b-ecc.txt"))
+    train.end_body(attempt, 1)
+    before = ask_json(train, "gpt")
+    pack(log.parent, [log])
+    log.unlink()
+    assert ask_json(train, "gpt") == before
+    assert (before["cause"], before["log"]) == ("gpu-ecc", str(log))
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "stop_reason_of_the_trainer_needs_no_log", reason=TrainerStop))
