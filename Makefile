@@ -10,8 +10,13 @@ export PYTHON
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
 
-drill: $(VENV)/ready  ## every fault against a small train on a sandbox; the score card stands in docs/how-to/drill.md
-	$(BIN)/opsctl drill --markdown
+# A score below 100 % ends no card early: all three are printed.
+drill: $(VENV)/ready  ## every fault against three trainers on a sandbox; the score cards stand in docs/how-to/drill.md
+	$(BIN)/python -m opsctl.trainer.prepare --input docs --suffix .md --output build/drill/corpus
+	touch build/drill/slow
+	$(BIN)/opsctl drill --markdown; code=$$?; \
+	$(BIN)/opsctl drill benchmarks/drill/embedded.toml --sandbox --markdown || code=1; \
+	$(BIN)/opsctl drill benchmarks/drill/transformers.toml --sandbox --markdown || code=1; exit $$code
 
 check: $(VENV)/ready  ## before every commit
 	$(BIN)/ruff check .

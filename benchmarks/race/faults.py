@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from opsctl.sandbox.fault_table import read_faults, run_lines
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import FaultKind
+from opsctl.sandbox.faults import FaultKind, read_faults, run_lines
 from opsctl.sandbox.record import Places
 
 SCHEDULE = {"gpu": 0.075, "rank": 0.20, "disk": 0.32, "hang": 0.45, "node": 0.62, "bug": 0.97}

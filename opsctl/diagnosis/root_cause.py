@@ -46,6 +46,8 @@ MAX_QUOTE_CHARS = 200
 """Characters of a log line in the summary."""
 ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed"})
 """Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
+ENDS_OF_RANKS = frozenset({"rank-exited", "step-cancelled"})
+"""Ends before which a killed rank is the first to end, so that its peers lost their connection to it."""
 ENDS_BY_SLURM = frozenset({"time-limit", "preempted"})
 """Ends for which Slurm names its own reason: a message alone does not outweigh them."""
 SUMMARY = "torchrun-summary"
@@ -180,6 +182,8 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     else:
         return None
     earlier = events[: events.index(chosen)]
+    if chosen.cause.name == "rank-killed" and ENDS_OF_RANKS.isdisjoint(event.cause.name for event in earlier):
+        earlier = [event for event in earlier if event.cause.weight is not Weight.ECHO and not _is_echo(event)]
     if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:
         return _heaviest([event for event in earlier if _explains_end(event, chosen)]) or chosen
     # A message before an exception of its class is the same failure, told first.

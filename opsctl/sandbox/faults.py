@@ -103,7 +103,8 @@ class Fault:
     begins_s: float = 0
     steps: int = 15
     limit_s: float = 120
-    slurm: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    only_named: bool = False
     causes: tuple[str, ...] = ()
     action: tuple[str, ...] = ("",)
     alerts: tuple[str, ...] = ()

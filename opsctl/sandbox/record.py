@@ -14,20 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
+from opsctl.base.capabilities import choose_cgroup_plugin
 from opsctl.base.errors import InputError, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import state_home
 from opsctl.sandbox.loopback import build_library, choose_library_path, choose_network
-from opsctl.sandbox.slurm_conf import (
-    Auth,
-    SandboxSite,
-    SandboxSpec,
-    cgroup_conf,
-    check_name,
-    gres_conf,
-    slurm_conf,
-    slurmdbd_conf,
-)
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, check_name, render_conf
 from opsctl.state.files import write_atomic
 from opsctl.state.records import HEADER, decode
 
@@ -148,14 +140,15 @@ def make_directories(record: SandboxRecord) -> None:
     (site.run / "gres").mkdir()
     for number in range(spec.gpus_per_node):
         (site.run / "gres" / f"gpu{number}").symlink_to(os.devnull)
-    write(site.conf, slurm_conf(spec, site))
-    write(site.run / "gres.conf", gres_conf(spec, site))
-    write(site.run / "cgroup.conf", cgroup_conf(site.version))
+    for name in ("slurm.conf", "gres.conf"):
+        write(site.run / name, render_conf(name, spec, site))
+    # Without this file slurmd does not start on machines without a cgroup tree.
+    write(site.run / "cgroup.conf", choose_cgroup_plugin(site.version) + "\n")
     if site.auth is Auth.MUNGE:
         write(site.home / "munge.key", secrets.token_bytes(128), mode=0o600)
     if spec.accounting:
         # slurmdbd reads this file from the directory of slurm.conf and refuses a file that others can read.
-        write(site.run / "slurmdbd.conf", slurmdbd_conf(site), mode=0o600)
+        write(site.run / "slurmdbd.conf", render_conf("slurmdbd.conf", spec, site), mode=0o600)
     if site.network.confined:
         write(choose_library_path(site.libraries), build_library(site.network.ipv6_address))
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from opsctl.base.capabilities import choose_cgroup_plugin
 from opsctl.base.errors import InputError
 from opsctl.sandbox.loopback import Network
 
@@ -113,78 +112,14 @@ def count_ports(spec: SandboxSpec) -> int:
     return spec.nodes + 2
 
 
-def slurm_conf(spec: SandboxSpec, site: SandboxSite) -> str:
-    """Return the text of slurm.conf. Nodes may be larger than this machine, because of config_overrides."""
-    gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
-    return _fill(
-        "slurm.conf.template",
-        site=site,
-        cluster=CLUSTER,
-        communication=_communication(site),
-        auth=_auth(spec, site),
-        fast=_read("slurm_fast.conf") if spec.fast else "",
-        accounting=_accounting(spec, site),
-        gres_types="GresTypes=gpu" if gres else "",
-        span=_span(spec),
-        ports=_port_span(spec, site),
-        gres=gres,
-        first_node=spec.node_names[0],
-    )
+def render_conf(name: str, spec: SandboxSpec, site: SandboxSite) -> str:
+    """Return the text of slurm.conf, gres.conf or slurmdbd.conf.
 
-
-def _fill(template: str, **values: object) -> str:
-    return _read(template).format_map(values)
-
-
-def _read(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def _communication(site: SandboxSite) -> str:
-    parameters = ",".join(site.network.parameters)
-    return f"CommunicationParameters={parameters}\n" if parameters else ""
-
-
-def _auth(spec: SandboxSpec, site: SandboxSite) -> str:
-    # Until a credential has expired, a requeued job waits: two minutes by default.
-    socket = f"socket={site.munge_socket}" if site.auth is Auth.MUNGE else ""
-    info = ",".join(filter(None, (socket, "cred_expire=5" if spec.fast else "")))
-    return f"AuthType=auth/{site.auth}\nCredType=cred/{site.auth}\n" + (f"AuthInfo={info}" if info else "")
-
-
-def _accounting(spec: SandboxSpec, site: SandboxSite) -> str:
-    if not spec.accounting:
-        return "AccountingStorageType=accounting_storage/none\n"
-    password = f"AccountingStoragePass={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
-    counted = "AccountingStorageTRES=gres/gpu\n" if spec.gpus_per_node else ""
-    return _fill("slurm_accounting.conf.template", site=site, password=password, counted=counted)
-
-
-def _span(spec: SandboxSpec) -> str:
-    return f"node[001-{spec.nodes:03}]" if spec.nodes > 1 else spec.node_names[0]
-
-
-def _port_span(spec: SandboxSpec, site: SandboxSite) -> str:
-    return f"[{site.node_port}-{site.node_port + spec.nodes - 1}]" if spec.nodes > 1 else str(site.node_port)
-
-
-def gres_conf(spec: SandboxSpec, site: SandboxSite) -> str:
-    """Return the text of gres.conf. Slurm needs device files, not GPUs."""
-    if not spec.gpus_per_node:
-        return ""
-    numbers = f"[0-{spec.gpus_per_node - 1}]" if spec.gpus_per_node > 1 else "0"
-    return f"AutoDetect=off\nName=gpu File={site.run}/gres/gpu{numbers}\n"
-
-
-def cgroup_conf(version: tuple[int, int]) -> str:
-    """Return the text of cgroup.conf, without which slurmd does not start on machines without a cgroup tree."""
-    return choose_cgroup_plugin(version) + "\n"
-
-
-def slurmdbd_conf(site: SandboxSite) -> str:
-    """Return the text of slurmdbd.conf, a file that only its owner may read.
-
-    The database listens on a socket that only the owner can reach.
+    Nodes may be larger than this machine, because of config_overrides. The database listens on a socket that only the
+    owner can reach.
     """
-    info = f"AuthInfo=socket={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
-    return _fill("slurmdbd.conf.template", site=site, info=info, communication=_communication(site))
+    from jinja2 import StrictUndefined, Template  # noqa: PLC0415 (for a new sandbox only)
+
+    text = Path(__file__).with_name(f"{name}.j2").read_text(encoding="utf-8")
+    template = Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    return str(template.render(spec=spec, site=site, cluster=CLUSTER))

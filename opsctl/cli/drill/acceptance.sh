@@ -1,8 +1,9 @@
-# `opsctl drill --acceptance`: trials of a cluster before a long run. Prints a Markdown table: trial, what is tried, passed,
-# failed or unknown, seconds, and the last line that the trial printed. Fails unless all passed. Variables: OPSCTL (how opsctl is called),
-# FILE and NAME (the TRAIN.toml and its train), ROOT (of all trains), SLURM_NODES, SLURM_PARTITION ... (of the train), DRY_RUN
-# (print the commands instead).
+# `opsctl drill --acceptance`: trials of a cluster before a long run. Writes a line for each to the file TRIALS, with tabs
+# between: trial, what is tried, passed, failed or unknown, seconds, and the last line that the trial printed. Fails unless
+# all passed. Other variables: OPSCTL (how opsctl is called), FILE and NAME (the TRAIN.toml and its train), ROOT (of all
+# trains), SLURM_NODES, SLURM_PARTITION ... (of the train), DRY_RUN (write the commands instead).
 set -eu
+: >"$TRIALS"
 count=${SLURM_NODES:-1} partition=${SLURM_PARTITION:-}
 if [ "${DRY_RUN:-}" ]; then
     nodes="NODES"
@@ -18,15 +19,15 @@ try() {
     shift 2
     if [ "${DRY_RUN:-}" ]; then
         [ "$1" != bash ] || shift 4
-        printf '| %s | %s | | | `%s` |\n' "$name" "$says" "$*"
+        printf '%s\t%s\t\t\t%s\n' "$name" "$says" "$*" >>"$TRIALS"
         return
     fi
     echo "$name: $says" >&2
     result=passed
     printed=$(timeout 3600 "$@" 2>&1) || { [ $? = 3 ] && result=unknown || result=failed; }
     [ "$result" = passed ] || all_passed=1
-    last=$(printf '%s\n' "$printed" | tail -n 1 | tr '|' /)
-    printf '| %s | %s | %s | %s s | %s |\n' "$name" "$says" "$result" "$(($(date +%s) - begun))" "$last"
+    last=$(printf '%s\n' "$printed" | tail -n 1 | tr '\t' ' ' | iconv -c -f UTF-8 -t UTF-8 | cut -c 1-300)
+    printf '%s\t%s\t%s\t%s s\t%s\n' "$name" "$says" "$result" "$(($(date +%s) - begun))" "$last" >>"$TRIALS"
 }
 
 # A command about nodes: how many have which health, and the last evidence. Exits 3 if the health of a node is unknown.
@@ -49,7 +50,6 @@ make_files() {
 export -f make_files judge_nodes
 
 all_passed=0
-printf '| trial | what is tried | result | took | found |\n|---|---|---|---|---|\n'
 try nodes "Health of every node" bash -uc 'judge_nodes "$@"' - $OPSCTL health "$nodes"
 try all-reduce "All nodes sum together, and in pairs with new partners" bash -uc 'judge_nodes "$@"' - $OPSCTL test-nodes "$nodes"
 try file-system "Large writes and reads, and small reads, from every node" bash -uc 'judge_nodes "$@"' - $OPSCTL health "$nodes" --fio "$ROOT"

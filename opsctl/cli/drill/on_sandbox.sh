@@ -1,8 +1,8 @@
-# `opsctl drill` without a train: the train of train.toml on a sandbox, which is removed afterwards. The files of the site
-# stay. Arguments: the directory of the site, Python, and the options of the drill.
+# `opsctl drill` on a sandbox, which is removed afterwards. The files of the site stay. Arguments: the directory of the
+# site, Python, the TRAIN.toml (train.toml: the one of the drill), and the options of the drill.
 set -eu
-place=$1 python=$2 here=$(dirname "$0")
-shift 2
+place=$1 python=$2 file=$3 here=$(dirname "$0")
+shift 3
 opsctl() { "$python" -P -m opsctl "$@"; }
 finish() {
     code=$?
@@ -18,17 +18,19 @@ trap 'exit 143' TERM HUP
 
 rm -rf -- "$place"
 mkdir -p -- "$place"
-for program in sendmail sendmail-backup; do
-    cp "$here/sendmail.sh" "$place/$program"
+for program in sendmail sendmail-backup nvidia-smi; do
+    cp "$here/${program%-backup}.sh" "$place/$program"
     chmod 755 "$place/$program"
 done
-for file in site train; do sed "s|{place}|$place|; s|{here}|$here|" "$here/$file.toml" >"$place/$file.toml"; done
+export PATH="$place:$PATH"
+for name in site train; do sed "s|{place}|$place|; s|{here}|$here|" "$here/$name.toml" >"$place/$name.toml"; done
 opsctl sandbox down --name drill >/dev/null
 opsctl sandbox up --name drill --nodes 16 --gpus-per-node 0 --fast >&2
 eval "$(opsctl sandbox env --name drill)"
 export OPSCTL_SITE=$place/site.toml
+[ "$file" != train.toml ] || file=$place/train.toml
 # Not by the function, whose subshell would get the signals in place of opsctl.
 "$python" -P -m opsctl watch --every 1s >"$place/watch.txt" 2>&1 &
 echo $! >"$place/watch.pid"
-"$python" -P -m opsctl drill "$place/train.toml" "$@" &
+"$python" -P -m opsctl drill "$file" "$@" &
 wait $!

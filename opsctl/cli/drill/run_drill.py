@@ -60,7 +60,8 @@ class Drills:
     def _drill(self, fault: Fault) -> Iterator[None]:
         """Run the drill of one fault, and journal its score; yield while there is nothing to do but wait."""
         name = f"{self.fields['name']}-{fault.name}"
-        fields = {**self.fields, "name": name, "slurm": {**self.fields.get("slurm", {}), **fault.slurm}}
+        changed = {table: {**self.fields.get(table, {}), **values} for table, values in fault.train.items()}
+        fields = {**self.fields, "name": name, **changed}
         train = parse(TrainSettings, fields, name, extra=find_trainer_problems(fields))
         launch = prepare_train(self.app, train, dump_toml(fields), LaunchOptions(), where=name, warn=self.show)
         launch.carry_out()
@@ -97,6 +98,7 @@ class Drills:
         """Break the train, and score what follows until all demands are met or the time of the fault is over."""
         self.show(f"{run.name}: {fault.says}")
         journal, now, alerts = self.app.journal(run), self.app.clock.now, self.app.site_dir.alerts
+        whose = "" if fault.only_named else run.name  # of the site too, where nothing else is drilled
         events = journal.events()
         begun = [event for event in events if isinstance(event, AttemptStarted)][-1]
         limit_s = fault.limit_s + 2 * (now() - begun.when).total_seconds()
@@ -119,7 +121,7 @@ class Drills:
                     fault,
                     since,
                     events=after,
-                    alerts=[alert for alert in read_alert_history(alerts, run.name)[0] if alert.at >= since],
+                    alerts=[alert for alert in read_alert_history(alerts, whose)[0] if alert.at >= since],
                     channels=read_deliveries(alerts, run.name, since),
                     attempts=attempts,
                     back_s=back_s,

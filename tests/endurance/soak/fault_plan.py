@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from opsctl.host.system import SystemRunner
@@ -60,24 +61,11 @@ class Weather:
 
     # --- channels
 
-    def mail_fails(self) -> Undo:
-        self.mail.feel(self.dice.choice(self.mail.MOODS))
-        return lambda: self.mail.feel("well")
-
-    def slack_fails(self) -> Undo:
-        self.slack.feel(self.dice.choice(self.slack.MOODS))
-        return lambda: self.slack.feel("well")
+    def _channel(self, server: Mail | Slack) -> Undo:
+        server.feel(self.dice.choice(server.MOODS))
+        return lambda: server.feel("well")
 
     # --- Slurm
-
-    def slurm_refuses(self) -> Undo:
-        return self._slurm("refuses")
-
-    def slurm_hangs(self) -> Undo:
-        return self._slurm("hangs")
-
-    def slurm_babbles(self) -> Undo:
-        return self._slurm("babbles")
 
     def _slurm(self, mood: str) -> Undo:
         self.blind = True
@@ -88,9 +76,6 @@ class Weather:
             self.mood.write_text("well")
 
         return well
-
-    def controller_stopped(self) -> Undo:
-        return self._controller(FaultKind.STOP, FaultKind.RESUME)
 
     def controller_killed(self) -> Undo:
         # What it was given in its last five seconds it forgets, and then it is right to say that a train is gone.
@@ -170,12 +155,12 @@ class Weather:
     def faults(self) -> dict[str, tuple[Callable[[], Undo], int]]:
         """By name: how it begins, and how often for one of the rarest."""
         given = {
-            "mail": (self.mail_fails, 14),
-            "slack": (self.slack_fails, 14),
-            "slurm refuses": (self.slurm_refuses, 5),
-            "slurm babbles": (self.slurm_babbles, 3),
-            "slurm hangs": (self.slurm_hangs, 1),
-            "controller stopped": (self.controller_stopped, 1),
+            "mail": (partial(self._channel, self.mail), 14),
+            "slack": (partial(self._channel, self.slack), 14),
+            "slurm refuses": (partial(self._slurm, "refuses"), 5),
+            "slurm babbles": (partial(self._slurm, "babbles"), 3),
+            "slurm hangs": (partial(self._slurm, "hangs"), 1),
+            "controller stopped": (partial(self._controller, FaultKind.STOP, FaultKind.RESUME), 1),
             "controller killed": (self.controller_killed, 1),
             "controller restarted": (self.controller_restarted, 3),
             "log: rubbish": (self.rubbish, 4),

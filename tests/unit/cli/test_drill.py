@@ -1,5 +1,6 @@
 """The table of faults, the score of a drill, and which trains may be drilled."""
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -65,7 +66,12 @@ def test_table_names_what_exists() -> None:
         assert set(fault.causes) <= known
         assert set(fault.action) <= {*Action, ""}
         assert set(fault.alerts) <= set(WATCHDOGS)
-        assert {fault.inject.split()[0], fault.undo.split()[0]} <= {*functions, "$OPSCTL", "true", "scancel"}, fault
+        assert {fault.inject.split()[0], fault.undo.split()[0].rstrip(";")} <= {
+            *functions,
+            "$OPSCTL",
+            "true",
+            "scancel",
+        }, fault
 
 
 def test_page_shows_the_table() -> None:
@@ -99,3 +105,18 @@ def test_train_of_the_embedded_trainer_needs_no_command() -> None:
     file = Path(__file__).parents[3] / "examples" / "tiny-gpt.toml"
     result = CliRunner().invoke(cli, ["drill", str(file), "--confirm", "tiny-gpt", "--dry-run"])
     assert result.output.splitlines()[1].startswith("rank-killed")
+
+
+def test_acceptance_has_the_same_trials_as_table_json_and_page(tmp_path: Path) -> None:
+    words = ("--confirm", "big", "--acceptance", "--dry-run")
+    rows = [line.split("|")[1].strip() for line in drill(tmp_path, *words).splitlines()[2:]]
+    page = tmp_path / "acceptance.html"
+    trials = json.loads(drill(tmp_path, *words, "--json", "--html", str(page)))
+    assert [trial["trial"] for trial in trials] == rows == re.findall(r"<tr><td>([\w-]+)</td>", page.read_text())
+    assert "file-system" in rows
+
+
+def test_sandbox_drills_any_train_by_all_faults_but_those_that_are_named(tmp_path: Path) -> None:
+    shown = drill(tmp_path, "--confirm", "big", "--sandbox", "--dry-run")
+    rows = [line.split()[0] for line in shown.splitlines() if line.split()[0] in FAULTS]
+    assert rows == [fault.name for fault in FAULTS.values() if not fault.only_named]

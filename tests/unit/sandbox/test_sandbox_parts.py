@@ -18,7 +18,7 @@ from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.namespaces import format_options
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record, remove_run_directory
-from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, render_conf
 from opsctl.sandbox.start_failures import accepts, describe_socket, find_causes, list_listening_sockets, to_plain
 from tests.support.cases import read_cases
 
@@ -28,19 +28,23 @@ def places(tmp_path: Path) -> Places:
     return Places(state=tmp_path / "state", cache=tmp_path / "cache", run=tmp_path)
 
 
+NETWORK = Network(address="127.0.0.1", parameters=(), confined=True)
+SITE = SandboxSite(
+    home=Path("/h"),
+    run=Path("/r"),
+    host="here",
+    user="me",
+    version=(22, 5),
+    first_port=21000,
+    auth=Auth.MUNGE,
+    network=NETWORK,
+    shared=False,
+)
+
+
 def make_record(home: Path) -> SandboxRecord:
     network = Network(address="::1", parameters=("EnableIPv6", "DisableIPv4"), confined=True)
-    site = SandboxSite(
-        home=home,
-        run=home / "r",
-        host="h",
-        user="u",
-        version=(22, 5),
-        first_port=20000,
-        auth=Auth.MUNGE,
-        network=network,
-        shared=True,
-    )
+    site = replace(SITE, home=home, run=home / "r", network=network, shared=True)
     daemon = SandboxDaemon(name="slurmctld", argv=("slurmctld", "-D"), process=ProcessId(pid=2, started=3))
     started = datetime(2026, 1, 2, tzinfo=UTC)
     return SandboxRecord(spec=SandboxSpec(nodes=2, fast=True), site=site, started=started, daemons=(daemon,))
@@ -142,20 +146,6 @@ def test_format_options_keeps_every_option() -> None:
     assert format_options(spec) == ["--nodes", "3", "--gpus-per-node", "1", "--accounting", "--fast"]
 
 
-NETWORK = Network(address="127.0.0.1", parameters=(), confined=True)
-SITE = SandboxSite(
-    home=Path("/h"),
-    run=Path("/r"),
-    host="here",
-    user="me",
-    version=(22, 5),
-    first_port=21000,
-    auth=Auth.MUNGE,
-    network=NETWORK,
-    shared=False,
-)
-
-
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "A", "a b", "a\n", "é", "x" * 33, "$(id)", ".", "a;b"])
 def test_hostile_name_is_refused(name: str) -> None:
     with pytest.raises(InputError) as exception_info:
@@ -171,31 +161,23 @@ def test_impossible_size_is_refused(size: dict[str, int], message: str) -> None:
 
 
 def test_every_node_has_its_own_port() -> None:
-    text = slurm_conf(SandboxSpec(nodes=12, gpus_per_node=8), SITE)
+    text = render_conf("slurm.conf", SandboxSpec(nodes=12, gpus_per_node=8), SITE)
     assert "NodeName=node[001-012] NodeHostname=here NodeAddr=127.0.0.1 Port=[21002-21013]" in text
     assert "Gres=gpu:8" in text
 
 
 def test_single_node_has_no_brackets_and_no_gres() -> None:
-    text = slurm_conf(SandboxSpec(nodes=1), SITE)
+    text = render_conf("slurm.conf", SandboxSpec(nodes=1), SITE)
     assert "NodeName=node001 NodeHostname=here NodeAddr=127.0.0.1 Port=21002 " in text
     assert "gres" not in text.lower()
-    assert gres_conf(SandboxSpec(nodes=1), SITE) == ""
+    assert render_conf("gres.conf", SandboxSpec(nodes=1), SITE) == ""
 
 
 def test_auth_none_needs_no_munge() -> None:
     site = replace(SITE, auth=Auth.NONE)
-    text = slurm_conf(SandboxSpec(accounting=True), site)
-    assert "AuthType=auth/none\nCredType=cred/none\n" in text
-    assert "munge" not in text + slurmdbd_conf(site)
-
-
-@pytest.mark.parametrize(
-    ("version", "plugin"),
-    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((25, 11), "disabled")],
-)
-def test_cgroups_are_disabled_where_possible(version: tuple[int, int], plugin: str) -> None:
-    assert cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+    texts = [render_conf(name, SandboxSpec(accounting=True), site) for name in ("slurm.conf", "slurmdbd.conf")]
+    assert "AuthType=auth/none\nCredType=cred/none\n" in texts[0]
+    assert "munge" not in "".join(texts)
 
 
 def test_spec_is_described_in_words() -> None:
