@@ -1,6 +1,5 @@
 """The metrics: metrics.jsonl, one JSON object per line, and charts. A failed disk or tracker stops no training."""
 
-import importlib
 import json
 import math
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 
 from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, load_library
 from opsctl.trainer.heartbeats import note, print_line
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import Interval
@@ -32,7 +31,7 @@ class TensorBoard:
 
     def __init__(self, directory: Path, *, step: int) -> None:
         """`step` is the first step of this attempt. Raises Refused, OSError."""
-        library = _load_library("torch.utils.tensorboard", "tensorboard")
+        library = load_library("torch.utils.tensorboard", "log.tensorboard = true")
         self._events = library.SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1, flush_secs=30)
 
     def draw(self, values: Mapping[str, float], step: int) -> None:
@@ -50,7 +49,7 @@ class WeightsAndBiases:
 
     def __init__(self, directory: Path, *, train: str, settings: Mapping[str, Any]) -> None:
         """`settings` describe the run. Raises Refused, and wandb's errors."""
-        library = _load_library("wandb", "wandb")
+        library = load_library("wandb", "log.wandb = true")
         directory.mkdir(parents=True, exist_ok=True)
         self._run = library.init(dir=str(directory), name=train or None, config=dict(settings))
         # An attempt repeats steps of the one before, and the step of wandb cannot go back.
@@ -163,11 +162,3 @@ def chart_values(metrics: Mapping[str, Any]) -> dict[str, float]:
     if "evaluation_set" in metrics and metrics["evaluation_loss"] is not None:
         values[f"lm-loss-validation/{metrics['evaluation_set']}"] = metrics["evaluation_loss"]
     return values
-
-
-def _load_library(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        key = f"log.{package}"
-        raise Refused(f"{key} = true needs the {package} library (pip install {package})") from error

@@ -153,14 +153,14 @@ def into(x: Tensor, part: Slice) -> Entry:
     if part.cuts_sequence:
         return Entry(_Across.apply(x, part.gather, part.reduce_scatter), x, part)
     # The sum may be in place: the gradient of a matrix product's input has no other user.
-    return Entry(_Across.apply(x, _view, lambda gradient: part.sum(gradient.contiguous())), x, part)
+    return Entry(_Across.apply(x, lambda x: x.view_as(x), lambda gradient: part.sum(gradient.contiguous())), x, part)
 
 
 def out_of(x: Tensor, part: Slice) -> Tensor:
     """Return the sum over the ranks of the output `x` of cut layers; in place, unless the sequence is cut."""
     if part.size == 1:
         return x
-    there, back = (part.reduce_scatter, part.gather) if part.cuts_sequence else (part.sum, _unchanged)
+    there, back = (part.reduce_scatter, part.gather) if part.cuts_sequence else (part.sum, lambda gradient: gradient)
     summed: Tensor = _Across.apply(x, there, back)
     return summed
 
@@ -171,14 +171,6 @@ def total(x: Tensor, part: Slice) -> Tensor:
         return x
     summed: Tensor = _Across.apply(x, lambda share: part.sum(share.clone()), lambda share: part.sum(share.clone()))
     return summed
-
-
-def _view(x: Tensor) -> Tensor:
-    return x.view_as(x)
-
-
-def _unchanged(gradient: Tensor) -> Tensor:
-    return gradient
 
 
 class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch

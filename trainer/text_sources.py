@@ -6,7 +6,6 @@ Parquet, or plain text, which is one document. Binary content is refused: its to
 
 import bz2
 import gzip
-import importlib
 import io
 import json
 import lzma
@@ -18,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, load_library
 
 _PROBE_BYTES = 1 << 16
 _ZSTD, _SKIPPABLE, _PARQUET = b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18", b"PAR1"
@@ -96,7 +95,7 @@ def _open_decompressed(path: Path, first: bytes) -> IO[bytes]:
         if first.startswith(magic):
             return cast("IO[bytes]", opener(path, "rb"))
     if first.startswith(_ZSTD) or (first[1:4] == _SKIPPABLE and first[0] >> 4 == 5):
-        return io.BufferedReader(_ZstdFile(path, _import("zstandard", path)), _PROBE_BYTES)
+        return io.BufferedReader(_ZstdFile(path, load_library("zstandard", path, extra="data")), _PROBE_BYTES)
     return path.open("rb")
 
 
@@ -138,13 +137,6 @@ class _ZstdFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _import(name: str, path: Path) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise Refused(f"{path}: needs {name} (pip install 'opsctl-slurm[data]')") from error
 
 
 def _refuse_binary(path: Path, probe: bytes) -> None:
@@ -215,15 +207,15 @@ def _read_array(path: Path, content: bytes, key: str | None) -> Iterator[bytes |
 
 
 def _read_parquet(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
-    library = _import("pyarrow.parquet", path)
+    parquet, arrow = (load_library(name, path, extra="data") for name in ("pyarrow.parquet", "pyarrow"))
     try:
-        file = library.ParquetFile(path)
+        file = parquet.ParquetFile(path)
         if key is not None and key not in file.schema_arrow.names:
             raise Refused(f"{path}: no column {key!r}; it has {', '.join(file.schema_arrow.names)} (--json-key)")
         batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=None if key is None else [key])
         for row, item in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches)):
             yield _pick(item, key, f"{path} row {row}")
-    except importlib.import_module("pyarrow").ArrowException as error:
+    except arrow.ArrowException as error:
         raise Refused(f"{path}: {error}") from error
 
 

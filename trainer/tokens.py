@@ -1,7 +1,6 @@
 """Tokenizers: byte level, or a `tokenizer.json` of Hugging Face's tokenizers library."""
 
 import hashlib
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opsctl.trainer.bounded_files import read_bounded
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, load_library
 
 MAX_CONFIG_BYTES = 4 << 20
 _MAX_TOKENIZER_BYTES = 1 << 30
@@ -58,10 +57,7 @@ class Tokenizer:
     """
 
     def __init__(self, path: Path, *, end: str | None = None, begin: str | None = None) -> None:
-        try:
-            library = importlib.import_module("tokenizers")
-        except ImportError as error:
-            raise Refused(f"{path}: the tokenizers library is not installed (pip install tokenizers)") from error
+        library = load_library("tokenizers", path)
         try:
             self.name = f"sha256:{hashlib.sha256(read_bounded(path, _MAX_TOKENIZER_BYTES, follow=True)).hexdigest()}"
             self._tokenizer = library.Tokenizer.from_file(str(path))

@@ -135,8 +135,7 @@ class Resuming:
 
 def open_resuming(directory: Path, config: TrainerConfig, layout: Layout, control: Control) -> Resuming:
     """Return the resuming of this run from the checkpoints in `directory`."""
-    topology = describe_topology(config, layout)
-    return Resuming(directory=directory, config=config, topology=topology, control=control)
+    return Resuming(directory=directory, config=config, topology=describe_topology(config, layout), control=control)
 
 
 def preview_newest(directory: Path, state: RunState) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.trainer.bounded_files import open_regular, read_bounded
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, load_library
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import layer_parameters
 
@@ -51,14 +51,11 @@ class StoredTensors:
 
 
 def _open(path: Path, framework: str) -> Any:
-    try:
-        from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - of the `export` extra
-    except ImportError as error:
-        raise Refused("weights need safetensors (pip install 'opsctl-slurm[export]')") from error
+    library = load_library("safetensors", path, extra="export")
     try:
         os.close(open_regular(path, follow=True))  # a pipe would block
-        return safe_open(path, framework=framework)
-    except (OSError, SafetensorError) as error:
+        return library.safe_open(path, framework=framework)
+    except (OSError, library.SafetensorError) as error:
         raise Refused(f"{path} cannot be read as safetensors: {error}") from error
 
 
