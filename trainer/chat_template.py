@@ -6,6 +6,7 @@ compiles and runs templates: one JSON object a line asks for a conversation, and
 """
 
 import contextlib
+import datetime
 import functools
 import hashlib
 import json
@@ -25,6 +26,8 @@ _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Characters that Unicode keeps for such use within a program: where a learnt text begins and ends."""
 MARKS = re.compile(rb"\\ufdd[01]")
 """The characters in JSON."""
+_TODAY = datetime.date(2024, 7, 26)
+"""For templates that write a date: the same input gives the same corpus. It is what Llama's writes without a clock."""
 _MAX_RENDER_S = 2.0
 """Of the processor, to compile a template, and to write a conversation once."""
 _MAX_PROCESS_BYTES = 512 << 20
@@ -99,7 +102,7 @@ class _Template:
         )
         to_json = functools.partial(json.dumps, ensure_ascii=False)  # Jinja's own escapes HTML
         environment.filters |= {"tojson": to_json, "learnt": lambda text: f"{_BEGIN}{text}{_END}"}
-        environment.globals["raise_exception"] = _raise
+        environment.globals |= {"raise_exception": _raise, "strftime_now": _TODAY.strftime}
         # {% generation %}, an addition of transformers, surrounds what the assistant writes.
         self._marks = bool(_GENERATION.search(source))
         marked = _GENERATION.sub(
@@ -114,18 +117,26 @@ class _Template:
             _, earlier = _take_marks(self._render(messages[:first], variables)) if first else ("", [])
             return text, spans[len(earlier) :]
         spans = []
-        for number, message in enumerate(messages):
-            if number < first or message["role"] != "assistant":
-                continue
+        answers = [n for n, message in enumerate(messages) if n >= first and message["role"] == "assistant"]
+        closing = self._find_closing(text, messages[: answers[0]], variables) if answers else ""
+        for number in answers:
             before = self._render(messages[:number], variables, add_generation_prompt=True)
-            through = self._render(messages[: number + 1], variables)
+            through = self._render(messages[: number + 1], variables).removesuffix(closing)
             if not (text.startswith(through) and through.startswith(before)):
                 raise TemplateFailed(
                     f"writes message {number} differently when it is the last, so that its place is unknown: with "
                     "--chat-template, name a template that marks it by {% generation %}"
                 )
-            spans.append((len(before), len(before) + _answer_chars(through[len(before) :], message)))
+            spans.append((len(before), len(before) + _answer_chars(through[len(before) :], messages[number])))
         return text, spans
+
+    def _find_closing(self, text: str, prompt: Sequence[Any], variables: Mapping[str, Any]) -> str:
+        """Return the end token that the template writes behind any conversation, as Phi 3's; empty if it does not."""
+        end = str(variables.get("eos_token") or "")
+        if not (end and text.endswith(end)):
+            return ""
+        closed = self._render(prompt, variables)
+        return "" if text.startswith(closed) or not text.startswith(closed.removesuffix(end)) else end
 
     def _render(self, messages: Sequence[Any], variables: Mapping[str, Any], **more: Any) -> str:
         defaults = {"tools": None, "documents": None, "add_generation_prompt": False}

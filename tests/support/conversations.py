@@ -24,6 +24,8 @@ TEMPLATES = {
     "mistral": """{{ bos_token }}{% for m in messages %}
 {%- if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ m.content + eos_token }}{% endif %}
 {%- endfor %}""",
+    "closed": """{% for m in messages %}{{ '<' + m.role + '>\n' + m.content + '<end>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<assistant>\n' }}{% else %}{{ eos_token }}{% endif %}""",
     "generation": """{% for m in messages %}
     {%- if m.role == 'assistant' %}
 <a>{% generation %}
@@ -38,6 +40,7 @@ _LEARNT = {
     "chatml": ["Opsy. <|im_end|>", "  é 🙂<|im_end|>"],
     "llama-3": ["Opsy.<|eot_id|>", "é 🙂<|eot_id|>"],
     "mistral": ["Opsy. </s>", "  é 🙂</s>"],
+    "closed": ["Opsy. <end>", "  é 🙂<end>"],
     "generation": ["Opsy. </a>", "  é 🙂</a>"],
 }
 

@@ -10,6 +10,7 @@ from opsctl.trainer.chat import LEARNT, TOKENS, ChatTemplate, ConversationEncode
 from opsctl.trainer.indexed_corpus import Corpus, write_corpus  # noqa: E402
 from opsctl.trainer.prepare import main  # noqa: E402
 from opsctl.trainer.tokens import END_OF_DOCUMENT, ByteLevel, Tokenizer  # noqa: E402
+from tests.support.cases import read_cases  # noqa: E402
 from tests.support.conversations import MESSAGES, TEMPLATES, find_learnt_text, write_pairs  # noqa: E402
 from tests.support.conversations import write_tokenizer as make_tokenizer  # noqa: E402
 
@@ -37,6 +38,12 @@ def test_text_of_a_template_is_whole():
     rows = encode({"messages": MESSAGES[:2]}, TEMPLATES["llama-3"])
     text = bytes(rows[TOKENS].astype(np.uint8)).decode()
     assert text.startswith("<s><|start_header_id|>user<|end_header_id|>\n\nWie heißt du?<|eot_id|>")
+
+
+def test_template_that_writes_the_date_gives_the_same_corpus_every_day():
+    template = "{{ strftime_now('%d %B %Y') }}" + TEMPLATES["chatml"]
+    text = bytes(encode({"messages": MESSAGES}, template)[TOKENS].astype(np.uint8))
+    assert text.startswith(b"26 July 2024<|im_start|>")
 
 
 def test_completion_of_a_prompt_is_learnt_with_its_end():
@@ -71,58 +78,23 @@ def test_first_token_is_never_learnt():
     assert encode({"prompt": "", "completion": "abc"})[LEARNT].tolist() == [0, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("item", "template", "message"),
-    [
-        ({"text": "x"}, "chatml", '"messages", or "prompt"'),
-        ([1], "chatml", '"messages", or "prompt"'),
-        ({"messages": "hello"}, "chatml", "no conversation"),
-        ({"messages": [{"role": "gpt", "content": "x"}]}, "chatml", "no message has the role assistant"),
-        ({"messages": [{"content": "x"}]}, "chatml", "role"),
-        ({"messages": [{"role": None, "content": "x"}]}, "chatml", "the role of a message is None"),
-        ({"prompt": "a", "completion": "\ufdd0"}, None, "U+FDD0"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "what_is_no_conversation_is_refused_by_its_place"))
 def test_what_is_no_conversation_is_refused_by_its_place(item, template, message):
     with pytest.raises(Exception, match=r"^chats.jsonl:1: no conversation") as caught:
         encode(item, template and TEMPLATES[template])
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        (None, "that messages need is missing: name one with --chat-template"),
-        ("thinking", "{% generation %}"),
-        ("strict", "refuses the conversation: roles must alternate"),
-        ("{{ messages[0].date.year }}", "fails: UndefinedError: 'dict object' has no attribute 'date'"),
-        ("{{ messages[0].content + 1 }}", "fails: TypeError: "),
-        ("{{ 1 // 0 }}", "fails: ZeroDivisionError: "),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "failure_of_a_template_is_its_own"))
 def test_failure_of_a_template_is_its_own(template, message):
     with pytest.raises(Exception, match=r"^chats.jsonl:1: the chat template ") as caught:
-        encode({"messages": MESSAGES}, template and {"thinking": THINKING, "strict": STRICT}.get(template, template))
+        encode({"messages": MESSAGES}, template)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("template", "learnt"),
-    [
-        ("{% for m in messages %}{{ m.content }}\n\n{% endfor %}", ["Opsy. \n\n", "  é 🙂\n\n"]),
-        ("{% for m in messages %}{{ m.content | trim }}</s> \n{% endfor %}", ["Opsy.</s>", "é 🙂</s>"]),
-    ],
-    ids=["newlines end an answer", "newlines separate answers"],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "white_space_behind_an_end_token_is_not_learnt"))
 def test_white_space_behind_an_end_token_is_not_learnt(template, learnt):
     assert read_learnt(encode({"messages": MESSAGES}, template)) == learnt
-
-
-THINKING = (
-    "{% for m in messages %}<{{ m.role }}>{% if loop.last %}<think></think>{% endif %}{{ m.content }}</>{% endfor %}"
-)
-"""Writes the last message otherwise, as Qwen3's template does."""
-STRICT = "{{ raise_exception('roles must alternate') }}"
 
 
 def test_tokens_and_mask_are_those_of_transformers(tmp_path):
