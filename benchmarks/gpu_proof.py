@@ -27,7 +27,19 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
 
-from gpu_proof_rows import NotMeasured, OutOfTime, Row, Table, ask_torch, last_line, missing_gpu, run_group, within
+from gpu_proof_rows import (
+    Failed,
+    NotMeasured,
+    OutOfTime,
+    Row,
+    Table,
+    ask_gpu_memory,
+    last_line,
+    missing_gpu,
+    refuse_lack_of_memory,
+    run_group,
+    within,
+)
 from model_shapes import GIB, GPT_1_3B, GPT_125M, LARGE, SMALL, TINY
 from trainer_corpus import write_corpus
 
@@ -37,11 +49,6 @@ BUDGET_S = 570.0
 PROOF_LIMIT_S = 150.0
 """Longest time of one proof, so that one that hangs leaves time for the others."""
 OUTPUT = Path(__file__).parents[1] / "build" / "gpu-proof.jsonl"
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED|\bMemoryError\b", re.IGNORECASE)
-
-
-class Failed(Exception):
-    """A measurement that ended with an error."""
 
 
 class Place:
@@ -112,10 +119,7 @@ class Place:
         if self.device == "cpu":
             env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         code, log = run_group(argv, env, self.directory / "log", timeout_s=left)
-        if code and _OUT_OF_MEMORY.search(log):
-            raise NotMeasured([line.strip() for line in log.splitlines() if _OUT_OF_MEMORY.search(line)][-1])
-        if code == -signal.SIGKILL:
-            raise NotMeasured("killed by the system, which does so for lack of host memory")
+        refuse_lack_of_memory(code, log)
         return code, log
 
 
@@ -238,7 +242,7 @@ def prove_speed(name: str, shape: Mapping[str, Any], *, micro: int, aim: float |
 
 
 def prove_largest(place: Place) -> Iterator[Row]:
-    memory = gpu_memory(place)
+    memory = 0 if place.device == "cpu" else ask_gpu_memory()
     for name, (shape, needed) in LARGE.items():
         if place.tiny or memory >= needed:
             yield from speed_rows(place, name, shape, micro=1, batch=8, aim=None, plain=False, recompute=True)
@@ -295,15 +299,6 @@ def speed_rows(
             aim="0.8 to 1.1",
             is_met=0.8 <= ratio <= 1.1,
         )
-
-
-def gpu_memory(place: Place) -> int:
-    if place.device == "cpu":
-        return 0
-    code, log = ask_torch("print(torch.cuda.mem_get_info()[1])")
-    if code:
-        raise Failed(last_line(log))
-    return int(last_line(log))
 
 
 def prove_torchtitan(place: Place) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 MAX_LOG_BYTES = 1 << 20
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED|\bMemoryError\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,10 @@ class Row:
 
 class NotMeasured(Exception):
     """A measurement that this machine or the time did not allow: nothing is proved, and nothing is refuted."""
+
+
+class Failed(Exception):
+    """A measurement that ended with an error."""
 
 
 class OutOfTime(NotMeasured):
@@ -62,6 +68,14 @@ def run_group(argv: Sequence[str], env: Mapping[str, str], log: Path, *, timeout
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - MAX_LOG_BYTES, 0))
         return code, file.read().decode(errors="replace")
+
+
+def refuse_lack_of_memory(code: int, log: str) -> None:
+    """Raise NotMeasured if a process with this exit code and log ended for lack of memory, of a GPU or of the host."""
+    if code and _OUT_OF_MEMORY.search(log):
+        raise NotMeasured([line.strip() for line in log.splitlines() if _OUT_OF_MEMORY.search(line)][-1])
+    if code == -signal.SIGKILL:
+        raise NotMeasured("killed by the system, which does so for lack of host memory")
 
 
 @contextlib.contextmanager
@@ -103,6 +117,15 @@ def ask_torch(code: str) -> tuple[int, str]:
     with tempfile.TemporaryDirectory(prefix="gpu-proof-") as directory:
         argv = [sys.executable, "-P", "-c", f"import torch; {code}"]
         return run_group(argv, os.environ, Path(directory) / "log", timeout_s=120)
+
+
+def ask_gpu_memory() -> int:
+    """Return the bytes of the GPU. Raises NotMeasured, Failed."""
+    code, log = ask_torch("print(torch.cuda.mem_get_info()[1])")
+    refuse_lack_of_memory(code, log)
+    if code:
+        raise Failed(last_line(log))
+    return int(last_line(log))
 
 
 def missing_gpu() -> str:

@@ -1,6 +1,7 @@
 """The table of `make gpu`, without its measurements."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))  # last, because 
 import gpu_proof
 from gpu_proof import Failed, NotMeasured, Row, collect, read_titan_mfu
 
+FAKE = Path(__file__).with_name("fake_gpu.sh")
 SPEED = {
     "seconds": {"written": 0.5, "compiled": 0.4, "plain": 0.39},
     "teraflop": 200.0,
@@ -109,36 +111,54 @@ def test_hanging_proof_costs_its_own_rows(proofs):
     assert rows[1].figure == "not measured: not done after 0 s"
 
 
-RANKS = {
-    "out of memory": (
-        "raise RuntimeError('CUDA out of memory. Tried to allocate')",
-        "not measured: RuntimeError: CUDA",
-    ),
-    "killed": ("os.kill(os.getpid(), 9)", "not measured: killed by the system"),
-    "crash": ("os.kill(os.getpid(), 11)", "failed: "),
-    "error": ("raise ValueError('bad shape')", "failed: ValueError: bad shape"),
-    "missing file": ("", "failed: FileNotFoundError"),
-    "hang": ("os.fork() or os.fork(); time.sleep(60)", "not measured: not done after 0 s"),
+FAILURES = {
+    "out of memory": "not measured: RuntimeError: CUDA",
+    "killed": "not measured: killed by the system",
+    "crash": "failed: ",
+    "error": "failed: ValueError: bad shape",
+    "missing file": "failed: FileNotFoundError",
+    "hang": "not measured: not done after ",
 }
 
 
-@pytest.mark.parametrize("kind", RANKS)
-def test_every_proof_survives_a_failing_process(tmp_path, monkeypatch, kind):
-    code, figure = RANKS[kind]
-    program = tmp_path / "rank.py"
-    program.write_text(f"#!{sys.executable}\nimport os, time\nprint('started', flush=True)\n{code}\n")
-    program.chmod(0o755)
-    (tmp_path / "corpus.idx").touch()
-    place = gpu_proof.Place(tmp_path, tiny=True, device="cpu")
-    monkeypatch.setattr(gpu_proof.sys, "executable", str(program))
-    started = time.monotonic()
-    *rows, titan = collect(place, list(gpu_proof.PROOFS), limit_s=0.5 if kind == "hang" else 60.0)
-    assert titan.name == "torchtitan"
-    assert len(rows) == len(gpu_proof.PROOFS) - 1
-    for row in rows:  # a guard is judged by what it leaves, whatever its process ended with
-        assert row.figure.startswith(figure) or ("guard" in row.name and figure.startswith("failed"))
-        assert row.is_met is (None if figure.startswith("not") else False)
-    assert time.monotonic() - started < 50  # nothing waits for what a hanging process has started
+@pytest.fixture
+def prove(tmp_path, monkeypatch, capsys):
+    """A function that runs the whole program on a GPU that is not there, and returns its rows."""
+
+    def run(proof="", failure="", only=()):
+        names = ["--only", *only] if only else []
+        monkeypatch.setenv("PROOF", proof)
+        monkeypatch.setenv("FAILURE", failure)
+        argv = ["--json", "--output", str(tmp_path / "rows.jsonl"), "--torchtitan", str(FAKE), *names]
+        monkeypatch.setattr(sys, "argv", ["gpu_proof.py", *argv])
+        code, rows = gpu_proof.main(), json.loads(capsys.readouterr().out)
+        assert code == any(row["is_proof"] and row["is_met"] is False for row in rows)
+        assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == rows
+        return rows
+
+    monkeypatch.setattr(gpu_proof, "write_corpus", lambda directory: (directory / "corpus.idx").touch())
+    monkeypatch.setattr(sys, "executable", str(FAKE))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_failing_proof_costs_its_own_rows_alone(prove, failure):
+    whole = prove()
+    assert all(row["is_met"] is not False for row in whole)
+    names = {
+        proof: {proof, *(row["name"] for row in prove(only=[proof])[:-1])} for proof in list(gpu_proof.PROOFS)[:-1]
+    }
+    for proof, own in (names | {"torchtitan": {"torchtitan", "torchtitan: MFU"}}).items():
+        rows = prove(proof, failure)
+        assert [row for row in rows if row["name"] not in own] == [row for row in whole if row["name"] not in own]
+        (failed,) = (row for row in rows if row["name"] in own)
+        is_lack = FAILURES[failure].startswith("not measured")
+        assert failed["is_met"] is (None if is_lack or proof == "torchtitan" else False)
+        is_judged_by_what_is_left = proof.startswith("guards") and not is_lack
+        assert failed["figure"].startswith(FAILURES[failure]) or is_judged_by_what_is_left or proof == "torchtitan"
 
 
 def test_rows_are_written_as_they_come(tmp_path, capsys):
