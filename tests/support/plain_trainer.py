@@ -13,9 +13,9 @@ from opsctl.trainer.tensor_parallel import Slice
 from tests.support import plain_llama
 
 
-def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
-    """Return the loss and the gradient norm (before clipping) of each step, in fp32."""
-    weights, settings = _initial(config), config.optimizer
+def train(config: TrainerConfig, theirs: torch.nn.Module | None = None) -> tuple[list[float], list[float]]:
+    """Return the loss and the gradient norm (before clipping) of each step, in fp32, of `theirs` if given."""
+    weights, settings = dict(theirs.named_parameters()) if theirs else _initial(config), config.optimizer
     optimizer = _optimizer(config, weights)
     batches = open_data(config).training(config, data_rank=0, data_ranks=1)
     losses, norms = [], []
@@ -26,7 +26,7 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
         turns = batch // config.batch.micro_batch
         total = 0.0
         for tokens, labels in batches.step(consumed, batch):
-            scores = _forward(config, weights, tokens)
+            scores = theirs(tokens).logits if theirs else _forward(config, weights, tokens)
             loss = functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
             (loss / turns).backward()
             total += float(loss.detach()) / turns

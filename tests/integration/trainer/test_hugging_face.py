@@ -25,10 +25,13 @@ from opsctl.trainer.checkpoint.export import compare
 from opsctl.trainer.checkpoint.transformers_config import read_model, write_config
 from opsctl.trainer.checkpoint.transformers_names import from_transformers, to_transformers
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
+from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import layer_parameters, model_parameters
 from opsctl.trainer.tensor_parallel import Slice
+from tests.support.cases import read_cases
+from tests.support.plain_trainer import train
 from tests.support.trainer_ranks import run_ranks
 from tests.support.transformers_models import MODELS, add_tensor, save_model
 
@@ -38,28 +41,53 @@ MAX_DIFFERENCE = 4e-6
 """Of the largest logit: sums in another order."""
 
 
-def compute_logits(config, directory, tokens):
-    """Return the logits of the trainer's layers with the weights in `directory`."""
+def load_layers(config, directory):
+    """Return the trainer's layers with the weights in `directory`, and those of them that have weights, by number."""
     built = [spec.build() for spec in layers(config, seed=1, part=Slice())]
     stored = dict(enumerate(built[:-1] if config.is_tied else built))
     load_weights(stored, directory, config, Slice())
-    x = tokens
+    return built, stored
+
+
+def compute_logits(config, directory, tokens):
+    """Return the logits of the trainer's layers with the weights in `directory`."""
     with torch.no_grad():
-        for module in built[:-1]:
-            x = (stored[0] if module is built[0] else module)(x)
-        return gpt.logits(built[0], x) if config.is_tied else built[-1](x)
+        return _forward(config, load_layers(config, directory)[0], tokens)
+
+
+def _forward(config, built, x):
+    embedding, *inner, output = built
+    x = embedding(x)
+    for module in inner:
+        x = module(x)
+    return gpt.logits(embedding, x) if config.is_tied else output(x)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_give_the_logits_of_transformers(tmp_path, name):
+def test_logits_loss_and_every_gradient_are_those_of_transformers(tmp_path, name):
+    """Without token 0, Gemma's padding, which has no gradient as an input of transformers."""
     theirs = save_model(name, tmp_path)
-    config = read_model(tmp_path, sequence=48)
-    tokens = torch.randint(264, (2, 48), generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        expected = theirs(tokens).logits
-    largest = float(expected.abs().max())
-    assert largest > 1
-    assert float((compute_logits(config, tmp_path, tokens) - expected).abs().max()) <= MAX_DIFFERENCE * largest
+    config = read_model(tmp_path)
+    tokens, labels = torch.randint(1, 264, (2, 2, config.sequence), generator=torch.Generator().manual_seed(5))
+    built, stored = load_layers(config, tmp_path)
+    logits, expected = _forward(config, built, tokens), theirs(tokens).logits
+    losses = [torch.nn.functional.cross_entropy(rows.flatten(0, 1), labels.flatten()) for rows in (logits, expected)]
+    for loss in losses:
+        loss.backward()
+    ours = {"logits": logits, "loss": losses[0]}
+    for number, layer in stored.items():
+        gradients = {key: parameter.grad for key, parameter in layer.named_parameters()}
+        ours |= dict(to_transformers(config, number, gradients))
+    gradients = {key: parameter.grad for key, parameter in theirs.named_parameters()}
+    assert ours.keys() == gradients.keys() | {"logits", "loss"}
+    apart = {}
+    for key, values in ({"logits": expected, "loss": losses[1]} | gradients).items():
+        apart[key] = float((ours[key] - values).detach().abs().max() / values.detach().abs().max())
+    logit, loss, gradient = apart.pop("logits"), apart.pop("loss"), max(apart.values())
+    print(f"\n{name}: logits within {logit:.1e}, loss {loss:.1e}, gradients {gradient:.1e}")  # noqa: T201 - the figure
+    assert float(expected.abs().max()) > 1
+    assert max(logit, loss) <= MAX_DIFFERENCE
+    assert gradient <= 3 * MAX_DIFFERENCE
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -89,23 +117,14 @@ def test_names_and_rows_survive_both_directions(tmp_path, name):
 
 @pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=["one", "pp2", "tp2"])
 def test_run_begins_with_the_weights_on_any_layout(corpus, tmp_path, parallel):
-    """The first loss is that of transformers on the same batch."""
+    """The first loss and norm are those of transformers on the same batch."""
     theirs = save_model("llama", tmp_path / "hf")
     model = read_model(tmp_path / "hf", sequence=32).model_dump(exclude_defaults=True)
     config = tiny(steps=1, model=model, parallel=parallel, data={"prefix": str(corpus)}, weights=str(tmp_path / "hf"))
-    world = 2 if parallel else 1
-    ranks = run_ranks(tmp_path / "run", world, config)
-    from opsctl.trainer.batches import open_data  # noqa: PLC0415 - torch may be absent
-    from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 - likewise
-
-    settings = TrainerConfig.model_validate(config)
-    batches = open_data(settings).training(settings, data_rank=0, data_ranks=1)
-    with torch.no_grad():
-        losses = [
-            torch.nn.functional.cross_entropy(theirs(tokens).logits.flatten(0, 1), labels.flatten())
-            for tokens, labels in batches.step(0, settings.batch.global_batch)
-        ]
-    assert ranks[0]["losses"][0] == pytest.approx(float(torch.stack(losses).mean()), abs=2e-6)
+    ranks = run_ranks(tmp_path / "run", 2 if parallel else 1, config)
+    losses, norms = train(TrainerConfig.model_validate(config), theirs)
+    assert ranks[0]["losses"] == pytest.approx(losses, abs=2e-6)
+    assert ranks[0]["norms"] == pytest.approx(norms, rel=2e-6)
 
 
 def test_resume_needs_the_first_weights_no_more(corpus, tmp_path):
@@ -134,20 +153,12 @@ def test_missing_tensor_is_named(tmp_path):
         compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
-LEFT_OUT = {
-    "llama": ["model.layers.1.self_attn.q_proj.bias", "lm_head.bias", "score.weight", "model.layers.1.attn.bias"],
-    "llama3-tied": ["model.layers.2.mlp.up_proj.weight", "model.layers.2.norm.weight", "model.embed_scale"],
-    "qwen2": ["model.layers.0.self_attn.o_proj.bias", "model.embed_tokens.weight_scale_inv"],
-    "gpt2": ["transformer.h.0.crossattention.c_proj.bias", "h.0.ln_3.weight", "wte.bias", "v_head.weight"],
-}
-
-
-@pytest.mark.parametrize("name", LEFT_OUT)
-def test_tensors_that_would_be_left_out_are_refused_by_all_their_names(tmp_path, name):
+@pytest.mark.parametrize(*read_cases(__file__, "left_out"))
+def test_tensors_that_would_be_left_out_are_refused_by_all_their_names(tmp_path, name, tensors):
     save_model(name, tmp_path)
-    for tensor in LEFT_OUT[name]:
+    for tensor in tensors:
         add_tensor(tmp_path, tensor, torch.ones(32))
-    names = ", ".join(sorted(LEFT_OUT[name]))
+    names = ", ".join(sorted(tensors))
     with pytest.raises(Refused, match=f"has {re.escape(names)}, which the model of its config.json does not have"):
         load_weights({}, tmp_path, read_model(tmp_path), Slice())
     assert main(["import", str(tmp_path)]) == 2
@@ -193,14 +204,7 @@ def test_tensor_of_another_shape_is_named(tmp_path):
         compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor"),
-    [
-        ("llama", "model.layers.1.self_attn.rotary_emb.inv_freq"),
-        ("gpt2", "h.1.attn.bias"),
-        ("gpt2", "h.1.attn.masked_bias"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "buffers"))
 def test_buffers_of_older_files_are_left_out(tmp_path, name, tensor):
     save_model(name, tmp_path)
     add_tensor(tmp_path, tensor, torch.ones(4))

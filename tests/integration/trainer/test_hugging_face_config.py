@@ -16,29 +16,11 @@ from tests.support.transformers_models import MODELS, save_model
 
 pytestmark = pytest.mark.torch
 
-REFUSED = {
-    "llama": ({"hidden_act": "gelu"}, "hidden_act is gelu, and this trainer has only silu"),
-    "phi3": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-    "gpt2": ({"activation_function": "relu", "n_inner": 100}, "activation_function is relu.*n_inner is 100"),
-    "bloom": ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-}
 
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_trainer_cannot_do_is_refused(tmp_path, name):
-    changes, words = REFUSED[name]
+@pytest.mark.parametrize(*read_cases(__file__, "what_the_trainer_cannot_do_is_refused"))
+def test_what_the_trainer_cannot_do_is_refused(tmp_path, name, changes, words):
     save_model(name, tmp_path, **changes)
     with pytest.raises(Refused, match=words):
-        read_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("scale_attn_by_inverse_layer_idx", True), ("tie_word_embeddings", False), ("add_cross_attention", True)],
-)
-def test_variants_of_gpt2_are_refused(tmp_path, key, value):
-    save_model("gpt2", tmp_path, **{key: value})
-    with pytest.raises(Refused, match=f"{key} is {value}, and this trainer has only"):
         read_model(tmp_path)
 
 

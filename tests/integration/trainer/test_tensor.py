@@ -38,23 +38,15 @@ def config(corpus):
     return tiny(steps=6, model=MODEL, data={"prefix": str(corpus)})
 
 
-def test_losses_and_norms_equal_those_of_a_plain_loop(config, tmp_path):
-    """Also with stages of two blocks and one."""
-    model = {"model": MODEL | {"layers": 3}}
-    cut = run_ranks(tmp_path, 4, config | model | {"parallel": CUT | {"blocks": [2, 1]}})
-    losses, norms = train_plainly(TrainerConfig.model_validate(config | model))
+@pytest.mark.parametrize(
+    ("changes", "cut"), [({"layers": 3}, {"blocks": [2, 1]}), (GROUPED | {"qk_norm": True}, {})], ids=["gpt2", "llama"]
+)
+def test_losses_and_norms_equal_those_of_a_plain_loop(config, tmp_path, changes, cut):
+    """With stages of two blocks and one; with norms of heads, whose gradients are summed over the ranks."""
+    model = config | {"model": MODEL | changes}
+    losses, norms = train_plainly(TrainerConfig.model_validate(model))
     assert min(norms) > config.get("optimizer", {}).get("clip", 1.0)  # each step is clipped
-    for rank in cut:
-        assert rank["losses"] == pytest.approx(losses, abs=1e-6)
-        assert rank["norms"] == pytest.approx(norms, rel=1e-6)
-
-
-def test_llama_with_shared_keys_equals_a_plain_loop(config, tmp_path):
-    """Every slice holds one of the two groups; the norms of the heads sum their gradients over the ranks."""
-    model = MODEL | GROUPED | {"qk_norm": True}
-    llama = config | {"model": model, "parallel": CUT}
-    losses, norms = train_plainly(TrainerConfig.model_validate(config | {"model": model}))
-    for rank in run_ranks(tmp_path, 4, llama):
+    for rank in run_ranks(tmp_path, 4, model | {"parallel": CUT | cut}):
         assert rank["losses"] == pytest.approx(losses, abs=1e-6)
         assert rank["norms"] == pytest.approx(norms, rel=1e-6)
 
