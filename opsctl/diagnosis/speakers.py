@@ -75,7 +75,7 @@ def _split_launcher(log_line: LogLine, known: Speaker) -> tuple[Speaker, bytes]:
         return Speaker(node=log_line.node, rank=log_line.rank), text
     if local := _PREFIXES["local"].match(text):
         return replace(known, gpu=local[1].decode()), text[local.end() :]
-    numbers = (prefix.match(text) for prefix in (_PREFIXES["srun"], _PREFIXES["mpirun"], _PREFIXES["determined"]))
+    numbers = (_PREFIXES[launcher].match(text) for launcher in ("srun", "mpirun", "determined", "pals"))
     if number := next(filter(None, numbers), None):
         return replace(known, rank=int(number[1])), text[number.end() :]
     return known, text

@@ -59,8 +59,8 @@ gather pci "$LIMIT" '
     done 2>/dev/null
     exit 0'
 gather kernel "$LIMIT" '
-    cards="NVRM|fallen off the bus|ERREVENT_ATHUB|amdgpu.*(uncorrectable|[Rr]eset.*failed|ecovery [Ff]ailed|ret = -|GPU init)"
-    nodes="SXid|mlx5_core.*(health|unrecoverable|firmware internal|leak of a command|temperature|insufficient power|TX timeout)"
+    cards="NVRM|fallen off the bus|ERREVENT_ATHUB|amdgpu.*(uncorrectable|[Rr]eset.*failed|ecovery [Ff]ailed|ret = -|GPU init|timeout|nrecoverable|with error)"
+    nodes="SXid|mlx5_core.*(health|unrecoverable|firmware internal|leak of a command|temperature|insufficient power|TX timeout|with error)"
     nodes="$nodes|EDAC .*: [0-9]+ [CU]E |Memory failure: |[Mm]achine [Cc]heck|Hardware Error|context corrupt|mce: .*rror"
     nodes="$nodes|mce: .*temperature above|AER: |PCIe Bus Error: severity=Uncor|nvme nvme.*(down|probe failure|reset|timeout)"
     nodes="$nodes|I/O error|EXT4-fs error|EXT4-fs .*read-only|XFS .*([Ss]hut|orrupt)|blocked for more than|LustreError"
