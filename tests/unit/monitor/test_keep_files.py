@@ -1,5 +1,6 @@
 """Old files of a train are packed; every reader reads through the archives; nothing else is touched."""
 
+import errno
 import io
 import os
 import shutil
@@ -27,6 +28,7 @@ from tests.support.finalized_trains import QueuedTrain, make_train
 
 KEEP = KeepTable(attempts=1, pack_days=7)
 OLD, NEWEST, RUNNING = "12_1.0", "12_2.0", "12_3.0"
+NOBODY = 65534
 LINES = b"iteration 1/ 10 | lm loss: 2.0\nRuntimeError: CUDA error: an illegal memory access was encountered\n"
 
 
@@ -216,29 +218,38 @@ def test_table_of_the_train_replaces_the_one_of_the_site(train: QueuedTrain) -> 
 
 
 @pytest.mark.root
-def test_archive_of_another_user_is_none(train: QueuedTrain) -> None:
-    """The owner of a directory decides what is read instead of it, and nobody else."""
+def test_archive_of_another_user_decides_nothing(train: QueuedTrain) -> None:
     before, logs = read_old(train.run), train.run.logs / OLD
+    archive, half_written = (logs.with_name(name) for name in (f"{OLD}.tar.gz", f".{OLD}.tar.gz.packing"))
     pack(logs, [])
-    os.chown(logs.with_name(f"{OLD}.tar.gz"), 12345, 12345)
+    half_written.touch()
+    for planted in (archive, half_written):
+        os.chown(planted, NOBODY, NOBODY)
     assert read_old(train.run) == before
-    pack_all(train)
-    assert read_old(train.run) == before
+    carry_out(plan(train.run, KEEP, train.clock.now()), train.run, train.clock)
+    assert find_archive(logs)
+    for path in (archive, logs.parent):
+        os.chown(path, NOBODY, NOBODY)
+    train.clock.sleep(2 * keep_files.READ_S)
+    carry_out(plan(train.run, KEEP, train.clock.now()), train.run, train.clock)
+    assert len(contents(logs)) == 2
 
 
-def test_archive_that_opsctl_cannot_have_made_is_refused(train: QueuedTrain) -> None:
+def test_archive_that_opsctl_cannot_have_made_is_refused(train: QueuedTrain, tmp_path: Path) -> None:
+    link, header = tarfile.TarInfo(f"{OLD}/link"), tarfile.TarInfo("header")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     with tarfile.open(train.run.logs / f"{OLD}.tar.gz", "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo(f"../../{OLD}.txt"))
-        link = tarfile.TarInfo(f"{OLD}/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(tarfile.TarInfo(f"{'../' * 40}{tmp_path}/planted"))
         tar.addfile(link)
     assert contents(train.run.attempt_logs(OLD).parent) == {}
+    assert not (tmp_path / "planted").exists()
+    header.type, header.size = tarfile.XHDTYPE, MAX_READ_BYTES + 1
     with tarfile.open(train.run.logs / f"{OLD}.tar.gz", "w:gz") as tar:
-        header = tarfile.TarInfo("header")
-        header.type, header.size = tarfile.XHDTYPE, MAX_READ_BYTES + 1
         tar.addfile(header, io.BytesIO(bytes(header.size)))
-    with pytest.raises(RunDirError, match=ARCHIVE_SUFFIX):
+    with pytest.raises(RunDirError) as caught:
         train.run.attempt_logs(OLD)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EFBIG
 
 
 def call(train: QueuedTrain, *words: str) -> str:
