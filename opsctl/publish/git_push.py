@@ -5,6 +5,7 @@ Every call begins from the remote's state, with its own index. A killed call lea
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Completed, Runner
 from opsctl.base.secret_formats import Secrets
 from opsctl.publish.staging import TimeLimit
+from opsctl.state.files import write_atomic
 
 MAX_PUSHES = 3
 """Another push at the same time wins the race; the commit is then made again on top of that push."""
+MAX_HOME_BYTES = 1 << 30
+"""Of the local repository, beyond which it forgets what was published before."""
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 """The user's own hooks are for checkouts, and must not run in every publication."""
 _FETCHED_REF = "refs/opsctl/there"
@@ -57,6 +61,8 @@ class Git:
             commit = self._git("commit-tree", tree, *parents, "-m", f"{train}: {len(names)} files").out.strip()
             self._git("update-ref", _FETCHED_REF, commit)  # the next fetch moves this ref
             if self._try_push(commit):
+                with suppress(OpsctlError):  # the files are published; a later push tries again
+                    self._forget(commit)
                 return commit
         raise NotPushed(
             f"{self.remote}: {self.branch} changed during all {MAX_PUSHES} pushes; the next call tries again"
@@ -102,6 +108,13 @@ class Git:
         if any(word in text for word in ("non-fast-forward", "fetch first", "cannot lock ref", "stale info")):
             return False
         raise self._failed("push", completed)
+
+    def _forget(self, commit: str) -> None:
+        """Remove what the repository holds besides the last commit, if it is large: the remote has the history."""
+        counts = dict(line.split(": ") for line in self._git("count-objects", "-v").out.splitlines())
+        if 1024 * (int(counts["size"]) + int(counts["size-pack"])) > MAX_HOME_BYTES:
+            write_atomic(self.home / "shallow", f"{commit}\n")
+            self._git("gc", "--quiet", "--prune=now")
 
     def _git(self, *words: str, stdin: str = "", ok: Iterable[int] = (0,)) -> Completed:
         argv = ("git", *NO_HOOKS, f"--git-dir={self.home}", *words)

