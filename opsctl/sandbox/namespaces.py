@@ -17,6 +17,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.members import MARKER
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import Auth, SandboxSpec
+from opsctl.state.trust import ROOT_OWNED, list_root_owned
 
 PRIVATE_NAMESPACES = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_USER = ("--user", "--map-current-user", "--keep-caps")
@@ -47,7 +48,8 @@ def run_private(
             return run_in_background(spec, command, directory, clock, runner)
         # The mount point is an empty directory: if this process is killed, only this directory remains.
         inner = [sys.executable, "-P", "-m", "opsctl", "sandbox", "run", *format_options(spec), "--inside", name, "--"]
-        return run_attached([*enter, *FIRST_PROCESS, *inner, *command], env=os.environ)
+        root_owned = {ROOT_OWNED: list_root_owned((Path.cwd(), Path.home(), directory, Path(sys.executable)))}
+        return run_attached([*enter, *FIRST_PROCESS, *inner, *command], env=os.environ | root_owned)
 
 
 def format_options(spec: SandboxSpec) -> list[str]:

@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from opsctl.base.errors import NotTrusted, RunDirError
@@ -14,6 +15,10 @@ MAX_LINKS = 40
 WRITABLE = 0o022
 """Permission bits of the group and of others. The group bits of a file with an access list are the list's mask."""
 MAX_TRUSTED_BYTES = 1 << 20
+ROOT_OWNED = "OPSCTL_ROOT_OWNED"
+"""Variable of `opsctl sandbox run`: paths of root. In its user namespace, they belong to HIDDEN_OWNER like others'."""
+HIDDEN_OWNER = 65534
+"""The kernel's default for a user that a namespace does not have."""
 MAX_WRITING_S = 60.0
 """From the last byte of a file to its name: a slow file system needs seconds for the sync between them."""
 
@@ -101,7 +106,8 @@ def _find_offences(paths: Iterable[Path], root: Path | None) -> tuple[dict[Path,
     for path in paths:
         for place in walk_components(path):
             try:
-                if place not in exempt and (why := find_writers(place.lstat(), {0, os.geteuid()})):
+                trusted = {0, os.geteuid()} | find_hidden_root(place)
+                if place not in exempt and (why := find_writers(place.lstat(), trusted)):
                     offences[place] = why
             except (OSError, RuntimeError) as error:
                 unknown[place] = getattr(error, "strerror", None) or str(error)
@@ -130,6 +136,18 @@ def walk_components(path: Path, links: int = MAX_LINKS) -> Iterator[Path]:
         target = place.readlink()
         place = Path("/") if target.is_absolute() else place.parent
         parts += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def list_root_owned(paths: Iterable[Path]) -> str:
+    """Return ROOT_OWNED for a namespace without root: every directory on the way to the paths that belongs to root."""
+    places = set(chain.from_iterable(walk_components(path) for path in paths if path.exists()))
+    return os.pathsep.join(str(place) for place in places if place.lstat().st_uid == 0)
+
+
+def find_hidden_root(place: Path) -> frozenset[int]:
+    """Return the number that stands for root as the owner of `place` in this namespace; else nothing."""
+    is_hidden = str(place) in os.environ.get(ROOT_OWNED, "").split(os.pathsep)
+    return frozenset({HIDDEN_OWNER} if is_hidden else ())
 
 
 def find_writers(status: os.stat_result, trusted: Collection[int]) -> str:

@@ -128,7 +128,7 @@ class Visitor:
     host: str = "localhost"
 
     def ask(self, path: str, *, method: str = "GET", body: str = "", **headers: str) -> tuple[int, str, HTTPResponse]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=250)
         sent = {"Host": f"{self.host}:{self.port}"} | ({"Cookie": self.cookie} if self.cookie else {})
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body=body.encode() if body else None, headers=sent)

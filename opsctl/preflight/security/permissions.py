@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.host.system import user_name
 from opsctl.state.files import list_entries
-from opsctl.state.trust import WRITABLE, find_writers, walk_components
+from opsctl.state.trust import WRITABLE, find_hidden_root, find_writers, walk_components
 
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
@@ -113,7 +113,7 @@ def find_offence(
     path: Path, trusted: frozenset[int], *, is_shared: bool = False, top: Path | None = None
 ) -> SecurityFinding | None:
     """Return why others than `trusted` control this one entry; the command repairs all below `top`. Raises OSError."""
-    status = path.lstat()
+    status, trusted = path.lstat(), trusted | find_hidden_root(path)
     if not (why := find_writers(status, trusted)):
         return None
     is_tree = top is not None and top.is_dir()

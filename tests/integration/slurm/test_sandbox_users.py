@@ -27,6 +27,8 @@ OWNER = pwd.getpwnam("games")
 STRANGER = pwd.getpwnam("daemon")
 """Another ordinary user. Every Debian, Ubuntu and RHEL has both."""
 
+TRAIN = 'name = "own"\ncommand = ["true"]\nslurm = {partition = "main", nodes = 1, time_limit = "10"}\n'
+
 pytestmark = pytest.mark.root
 
 
@@ -84,8 +86,10 @@ def test_ordinary_user_has_a_sandbox(owner: Run, opsctl: tuple[str, ...]) -> Non
 
 
 def test_ordinary_user_runs_a_command_in_a_sandbox(owner: Run, opsctl: tuple[str, ...]) -> None:
-    done = owner(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", "srun -N2 id -un; exit 9")
-    assert (done.returncode, done.stdout) == (9, f"{OWNER.pw_name}\n" * 2), done.stderr
+    launch = f"{shlex.join(opsctl[:-1])} launch --dry-run train.toml >/dev/null; echo $?"
+    owner("sh", "-c", 'printf "%s" "$TRAIN" >train.toml', env={"TRAIN": TRAIN})
+    done = owner(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", f"srun -N2 id -un; {launch}; exit 9")
+    assert (done.returncode, done.stdout) == (9, f"{OWNER.pw_name}\n" * 2 + "0\n"), done.stderr
 
 
 def test_user_submits_to_root_sandbox_without_its_keys(slurm: Sandbox, owner: Run) -> None:
