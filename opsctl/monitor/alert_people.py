@@ -27,6 +27,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.apply_answers import FindChain, apply_answers
 from opsctl.monitor.cycle_report import CycleProblems, log_deliveries
+from opsctl.monitor.known_trains import has_listed
 from opsctl.monitor.read_trains import Unit, WatchServices
 from opsctl.settings.alert_channels import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state.run_dir import RunDir
@@ -109,12 +110,12 @@ class AlertPeople:
     @property
     def is_owner(self) -> bool:
         """Whether this user owns the site's alerts. Other users only reconcile their own trains."""
-        path = self.services.alerting.site.path
+        path, spare = self.services.alerting.site.path, self.services.alerting.spare.path
         try:
             return path.stat().st_uid == os.geteuid()
         except OSError:
             # The directory does not exist yet: a user who can create the directory becomes the owner.
-            return not path.parent.exists() or os.access(path.parent, os.W_OK)
+            return not path.parent.is_dir() or os.access(path.parent, os.W_OK) or has_listed(spare / "watch")
 
     def open_memory(self, problems: CycleProblems) -> WatchdogMemory:
         alerting = self.services.alerting

@@ -25,11 +25,16 @@ def remember(memory: WatchdogMemory, root: Path, runs: Sequence[RunDir]) -> None
 
 def recall(memory: WatchdogMemory, root: Path) -> tuple[list[RunDir], object]:
     """Return the trains that were listed last, perhaps removed since, and the inode of the root that had them."""
-    fields = memory.read(*_PLACE) or (WatchdogMemory(memory.spare).read(*_COPY) if memory.spare else {})
+    fields = memory.read(*_PLACE) or WatchdogMemory(memory.spare or memory.directory).read(*_COPY)
     names = fields.get("names")
     known = names[:MAX_REMEMBERED] if isinstance(names, list) else []
     runs = [RunDir(root / name) for name in known if isinstance(name, str) and NAME.fullmatch(name)]
     return runs, fields.get("inode")
+
+
+def has_listed(spare: Path) -> bool:
+    """Whether this user has listed the root before as the owner of its alerts, and so goes on where it is gone."""
+    return bool(WatchdogMemory(spare).read(*_COPY))
 
 
 def find_other_root(known: Collection[RunDir], inode: object, root: Path, runs: Collection[RunDir]) -> str:

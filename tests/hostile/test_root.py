@@ -90,6 +90,22 @@ def test_changed_train_is_reported(site, tmp_path, change):
     assert "train/tr12" not in levels
 
 
+@pytest.mark.root
+@pytest.mark.attack("root's mount point in the place of an ordinary user's root hides the trains")
+@pytest.mark.parametrize("change", ["mkdir $root", "ln -s /etc $root", "ln -s /etc/passwd $root"])
+def test_lost_root_of_a_user_is_alerted(site, change):
+    (site.root.parent / "state").mkdir()
+    os.chown(site.root.parent / "state", OWNER.uid, -1)
+    site.owned_train()
+    OWNER.run(lambda: Watch(services=build()).cycle())
+    subprocess.run(["bash", "-ec", f"mv $root $root.aside; {change}"], env={"root": str(site.root)}, check=True)
+    alerted = OWNER.run(lambda: [change.finding.key for change in Watch(services=build()).cycle().transitions])
+    assert "'root/site'" in alerted
+    levels = OWNER.run(read_levels)
+    assert "'root/site': 'critical'" in levels
+    assert "'train/tr11': 'warning'" in levels
+
+
 @needs_squeue
 @pytest.mark.root
 @pytest.mark.attack("a root without permission to list hides the trains")
