@@ -108,6 +108,7 @@ class Fault:
     causes: tuple[str, ...] = ()
     action: tuple[str, ...] = ("",)
     alerts: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
     resumes: bool = False
 
 
