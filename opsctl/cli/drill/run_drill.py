@@ -188,7 +188,8 @@ def judge(
     action, causes = find_end(events)
     resumed = find_resumed_step(attempts)
     if back_s is not None and not set(causes).isdisjoint(fault.repaired):
-        fault = replace(fault, causes=fault.repaired, action=(Action.CONTINUE,), alerts=(), resumes=True)
+        damage = tuple({"checkpoint"}.intersection(watchdogs))  # people may be told what was set aside
+        fault = replace(fault, causes=fault.repaired, action=(Action.CONTINUE,), alerts=damage, resumes=True)
     repeated = None if resumed is None else max(0, int(attempts[0].last_step or 0) - resumed + 1)
     demands = {
         "noticed": bool(times) or not (fault.causes or fault.alerts),
