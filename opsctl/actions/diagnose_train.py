@@ -97,8 +97,9 @@ def _state(app: App, attempt: Attempt) -> JobState:
 
 def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
     """Return the reason that the trainer, the guard or Slurm gives for the exit."""
-    reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
-    done = read_end(attempt)
+    done, stop = read_end(attempt), read_stop_reason(attempt.stop_reason)
+    lost_node = done is not None and done.outcome is Outcome.NODE_FAILED
+    reason = explain_by_trainer(stop, read_stop_request_text(attempt), lost_node=lost_node)
     if reason is None and done and done.outcome in _KINDS:
         return ExitReason(kind=_KINDS[done.outcome], says=done.why, is_final=True)
     planned = explain_by_outcome(done.outcome) if done else None

@@ -24,9 +24,14 @@ class ExitReason:
     """The least weight of a log line that outweighs a report that is not final."""
 
 
-def explain_by_trainer(stop: StopReason | None, request_reason: str = "") -> ExitReason | None:
-    """Return the trainer's own reason. `request_reason` is why the guard sent a stop request, if it did."""
-    if stop is None:
+def explain_by_trainer(
+    stop: StopReason | None, request_reason: str = "", *, lost_node: bool = False
+) -> ExitReason | None:
+    """Return the trainer's own reason. `request_reason` is why the guard sent a stop request, if it did.
+
+    If Slurm lost a node, its signal to the other nodes made the trainer stop: this is no reason.
+    """
+    if stop is None or (lost_node and stop.reason is TrainerStop.STOP_REQUEST):
         return None
     detail = stop.detail or (request_reason if stop.reason is TrainerStop.STOP_REQUEST else "")
     reason = _explain("trainer", stop.reason, f", at step {stop.step}" + (f": {detail}" if detail else ""))

@@ -233,7 +233,8 @@ def _diagnose(
     started = list(replay(events).started)
     position = started.index(attempt.name) if attempt.name in started else len(started)
     previous = find_diagnosis(events, started[position - 1]) if position else None
-    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
+    stop, lost_node = read_stop_reason(attempt.stop_reason), outcome is Outcome.NODE_FAILED
+    exit_reason = explain_by_trainer(stop, read_stop_request_text(attempt), lost_node=lost_node)
     exit_reason = exit_reason or explain_by_slurm(STATE_BY_OUTCOME.get(outcome, JobState.UNKNOWN))
     exit_reason = exit_reason or explain_by_outcome(outcome)
     find_cause = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt

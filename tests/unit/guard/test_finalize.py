@@ -14,7 +14,7 @@ from opsctl.guard.finalize import finalize, finalize_ended
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.state.events import AttemptFinalized, Cancelled, Edited, Event, Held, HoldReleased, Submitted
+from opsctl.state.events import AttemptFinalized, Cancelled, Diagnosed, Edited, Event, Held, HoldReleased, Submitted
 from opsctl.state.journal import actor
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.finalized_trains import QueuedTrain, killed_after
@@ -285,3 +285,16 @@ def test_nodes_that_slurm_has_taken_out_of_the_job_are_lost(train: QueuedTrain) 
     [job] = [row for row in train.queue.rows if row.tasks == (1,)]
     ended = finalize(train.arrays, train.rules, attempt, job=job)
     assert (ended.outcome, ended.suspects) == (Outcome.NODE_FAILED, ("node001",))
+
+
+@pytest.mark.parametrize(("stop", "cause"), [(TrainerStop.STOP_REQUEST, "node-failure"), (TrainerStop.NAN, "end")])
+def test_stop_by_slurm_s_signal_after_a_node_failure_is_no_cause(
+    train: QueuedTrain, stop: TrainerStop, cause: str
+) -> None:
+    attempt = train.start_attempt("12_1.0", nodes="node[001-002]")
+    train.run.main_log.write_text("srun: error: Node failure on node002\n")
+    train.stop_trainer(attempt, stop)
+    train.end_body(attempt, 143)
+    train.add_row((1,), JobState.NODE_FAIL)
+    finalize(train.arrays, train.rules, attempt, job=train.queue.rows[-1])
+    assert [event.cause for event in train.arrays.journal.events() if isinstance(event, Diagnosed)] == [cause]
