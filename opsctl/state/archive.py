@@ -40,7 +40,7 @@ def find_own_files(path: Path) -> list[Path]:
 
 
 def pack(path: Path, files: Sequence[Path]) -> None:
-    """Write the archive of `path`. Its time is that of the newest file. Raises OSError, and then leaves nothing."""
+    """Write the archive of `path`, with the time of the newest log, or file. Raises OSError, then with no archive."""
     archive = path.with_name(path.name + ARCHIVE_SUFFIX)
     temporary = archive.with_name(f".{archive.name}.packing")
     temporary.unlink(missing_ok=True)  # a killed call's, or planted
@@ -54,7 +54,7 @@ def pack(path: Path, files: Sequence[Path]) -> None:
 
 
 def _write_archive(target: Path, base: Path, files: Sequence[Path]) -> None:
-    newest_ns, modes = 0, 0o644
+    newest, modes = (False, 0), 0o644
     with os.fdopen(open_for_writing(target), "wb") as packing:
         os.fchmod(packing.fileno(), 0o600)
         with tarfile.open(fileobj=packing, mode="w:gz", compresslevel=6, dereference=True) as tar:
@@ -62,11 +62,11 @@ def _write_archive(target: Path, base: Path, files: Sequence[Path]) -> None:
                 with os.fdopen(open_regular(file), "rb") as reading:
                     member = tar.gettarinfo(arcname=str(file.relative_to(base)), fileobj=reading)
                     tar.addfile(member, reading)
-                    newest_ns = max(newest_ns, os.fstat(reading.fileno()).st_mtime_ns)
+                    newest = max(newest, (file.suffix == ".log", os.fstat(reading.fileno()).st_mtime_ns))
                     modes &= member.mode | 0o600
         packing.flush()
         os.fchmod(packing.fileno(), modes)  # read by those who may read every file
-        os.utime(packing.fileno(), ns=(newest_ns, newest_ns))
+        os.utime(packing.fileno(), ns=(newest[1], newest[1]))
         os.fsync(packing.fileno())
 
 

@@ -85,9 +85,10 @@ def read_old(run: RunDir) -> dict[str, bytes]:
 
 
 def test_old_attempt_is_packed_and_reads_as_before(train: QueuedTrain) -> None:
+    (train.run.logs / OLD / "first-exit").touch()  # later than the last output
     before, others = read_old(train.run), [contents(train.run.logs / name) for name in (NEWEST, RUNNING)]
     last = date_last_output(train.run, train.run.attempt(OLD))
-    assert len(before) == 5
+    assert len(before) == 6
     pack_all(train)
     assert not (train.run.logs / OLD).exists()
     names = sorted(path.name.removesuffix(".tar.gz") for path in train.run.attempt(OLD).path.iterdir())
