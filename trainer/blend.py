@@ -147,14 +147,9 @@ class Turns:
         numbers = {prefix: number for number, prefix in enumerate(data.corpora())}
         self._stages: list[_Stage] = []
         for start, weights in data.blends():
-            self._stages.append(
-                _Stage(
-                    start=start,
-                    corpora=[numbers[prefix] for prefix in weights],
-                    mixture=Mixture(list(weights.values())),
-                    earlier=self.counts(start) if self._stages else [0] * len(numbers),
-                )
-            )
+            corpora, mixture = [numbers[prefix] for prefix in weights], Mixture(list(weights.values()))
+            earlier = self.counts(start) if self._stages else [0] * len(numbers)
+            self._stages.append(_Stage(start=start, corpora=corpora, mixture=mixture, earlier=earlier))
 
     def place(self, position: int) -> tuple[int, int]:
         """Return the number of the corpus at `position`, and how many earlier positions that corpus has."""

@@ -23,7 +23,7 @@ def find_path(text: str, base: Path) -> str:
     If the path exists only relative to the working directory, return that path.
     """
     beside, here = base / text, Path.cwd() / text
-    return str(here if _is_there(here) and not _is_there(beside) else beside)
+    return str(here if is_there(here) and not is_there(beside) else beside)
 
 
 def exists(path: Path) -> bool:
@@ -34,9 +34,9 @@ def exists(path: Path) -> bool:
         return False
 
 
-def _is_there(path: Path) -> bool:
+def is_there(path: Path) -> bool:
     """Return whether weights or a corpus exist. A corpus is named without its suffix."""
-    return exists(path) or exists(path.with_name(f"{path.name}.idx"))
+    return exists(path) or any(exists(path.with_name(f"{path.name}{suffix}")) for suffix in (".idx", ".bin"))
 
 
 def _change(value: Any, change: Callable[[str], str]) -> Any:

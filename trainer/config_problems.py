@@ -15,14 +15,10 @@ from pydantic.fields import FieldInfo
 
 Place = tuple[Any, ...]
 """Keys and indices from the outermost table to a value."""
-
-
 MAX_PROBLEMS = 200
 """Described of one file, which another user may have filled with a million keys."""
 MAX_JOINED_PROBLEMS = 20
 """Named in one line."""
-
-
 UNITS = ("seconds", "minutes", "hours", "days")
 """Ends of keys that take a number or a duration."""
 PLAIN_WORDS = {

@@ -9,10 +9,9 @@ from typing import Any
 from opsctl.trainer import blend, footprint
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.config_paths import change_paths, exists, find_path
+from opsctl.trainer.config_paths import change_paths, find_path, is_there
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
-from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import number
@@ -60,21 +59,18 @@ def _row(name: str, text: str) -> str:
 
 def _model(config: TrainerConfig) -> Iterator[str]:
     model = config.model
-    count = model_parameters(model)
+    count, heads = model_parameters(model), f"{model.heads} heads"
+    if model.group_count != model.heads:
+        heads += f" in {model.group_count} groups"
     yield _row(
         "model",
-        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {_heads(model)}, "
+        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {heads}, "
         f"sequence {model.sequence}, vocabulary {model.vocabulary}, {config.precision}"
         + (", recomputed" if config.recompute else ""),
     )
     yield _row(
         "checkpoint", f"{_short(footprint.checkpoint_bytes(config))}B each, every {config.checkpoint.every} steps"
     )
-
-
-def _heads(model: ModelConfig) -> str:
-    shared = f" in {model.group_count} groups" if model.group_count != model.heads else ""
-    return f"{model.heads} heads{shared}"
 
 
 def _steps(config: TrainerConfig) -> Iterator[str]:
@@ -159,7 +155,7 @@ def _weights(config: TrainerConfig) -> tuple[list[str], list[str]]:
 
 def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
     prefixes = config.data.corpora()
-    here = [prefix for prefix in prefixes if _exists(prefix)]
+    here = [prefix for prefix in prefixes if is_there(Path(prefix))]
     parts, problems = blend.open_parts(config, here)
     if len(parts) == len(prefixes):
         problems += blend.held_out_problems(config, parts)
@@ -179,7 +175,7 @@ def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
 
 def _evaluation_sets(config: TrainerConfig) -> tuple[list[str], list[str]]:
     tables = config.evaluation.sets
-    here = [table for table in tables if _exists(table.prefix)]
+    here = [table for table in tables if is_there(Path(table.prefix))]
     opened, problems = blend.open_sets(config, here)
     lines = []
     for table in tables:
@@ -200,10 +196,6 @@ def _requested_samples(config: TrainerConfig) -> list[float]:
         for prefix, weight in weights.items():
             requested[prefix] += samples * weight / sum(weights.values())
     return list(requested.values())
-
-
-def _exists(prefix: str) -> bool:
-    return exists(Path(f"{prefix}.bin")) or exists(Path(f"{prefix}.idx"))
 
 
 def main(path: Path, *, processes: int | None, environ: Mapping[str, str]) -> int:

@@ -83,7 +83,9 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
     weights, gradients, optimizer = (float(parameters * size) for size in _STATES[config.precision])
     optimizer /= cut.data if config.parallel.zero_stage else 1
     output = _logits(config, cut) if last else 0.0
-    activations = _activations(config, cut, number, blocks) + blocks * _document_masks(config)
+    # A block keeps masks of one micro-batch, of one byte a pair of tokens.
+    masks = config.data.separate_documents * float(config.batch.micro_batch * model.sequence**2)
+    activations = _activations(config, cut, number, blocks) + blocks * masks
     activations += _alibi(config, cut) if blocks else 0.0
     return StageFootprint(
         stage=number,
@@ -97,11 +99,6 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
         activations=activations,
         overhead=(weights + gradients + optimizer + activations + output) * _OVERHEAD_RATIO,
     )
-
-
-def _document_masks(config: TrainerConfig) -> float:
-    """Return the bytes of the masks that a block keeps for one micro-batch, one byte a pair of tokens."""
-    return config.data.separate_documents * float(config.batch.micro_batch * config.model.sequence**2)
 
 
 def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -> float:

@@ -104,10 +104,8 @@ class Corpus:
         def begin(document: int) -> int:
             return int(sequences[documents[document]])
 
-        low, high = (
-            bisect_right(every, first * width, key=begin),
-            bisect_left(every, (first + sequence) * width, key=begin),
-        )
+        low = bisect_right(every, first * width, key=begin)
+        high = bisect_left(every, (first + sequence) * width, key=begin)
         starts = np.zeros(sequence, dtype=np.int64)
         for document in range(low, high):
             place = begin(document) // width - first

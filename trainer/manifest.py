@@ -14,6 +14,7 @@ manifest, a checkpoint may hold KEEP (the reason never to prune the checkpoint) 
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -267,13 +268,18 @@ def _find_damage(name: str, path: Path, record: FileRecord, *, hashes: bool) -> 
 
 def set_aside(checkpoint: Path) -> Path:
     """Rename a damaged checkpoint so that no run resumes from it; return its new path. Raises OSError."""
-    for number in range(1000):
-        aside = checkpoint.with_name(f"damaged-{checkpoint.name}" + (f".{number}" if number else ""))
-        if not aside.exists():
-            checkpoint.rename(aside)
-            fsync_directory(checkpoint.parent)
-            return aside
-    raise FileExistsError(f"{checkpoint} was set aside a thousand times; remove its damaged-* copies")
+    return _rename(checkpoint, "damaged-")
+
+
+def _rename(path: Path, prefix: str) -> Path:
+    """Put `prefix` before a name, and a number behind it if that is taken; return the new path. Raises OSError."""
+    for number in itertools.count():
+        renamed = path.with_name(f"{prefix}{path.name}" + (f".{number}" if number else ""))
+        if not renamed.exists():
+            break
+    path.rename(renamed)
+    fsync_directory(path.parent)
+    return renamed
 
 
 def is_sound(checkpoint: Path) -> bool:
@@ -348,27 +354,17 @@ def _is_protected(checkpoint: Checkpoint, keep_every: int) -> bool:
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint. Raises OSError.
+    """Remove a checkpoint, and the remains of interrupted removals. Raises OSError.
 
-    The rename comes first, so that an interrupted removal leaves no checkpoint with missing files; `sweep` removes the
-    rest.
+    The rename comes first, so that an interruption leaves no checkpoint with missing files.
     """
-    interrupted = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
-    if interrupted.exists():
-        shutil.rmtree(interrupted)
-    shutil.rmtree(retire(checkpoint))
+    retire(checkpoint)
+    sweep(checkpoint.parent)
 
 
 def retire(path: Path) -> Path:
     """Rename a checkpoint, or the remains of a save, for `sweep` to delete; return the new path. Raises OSError."""
-    gone = path.with_name(f"{_REMOVING}{path.name}")
-    number = 0
-    while gone.exists():  # a deletion that was interrupted, or is under way
-        number += 1
-        gone = path.with_name(f"{_REMOVING}{path.name}.{number}")
-    path.rename(gone)
-    fsync_directory(path.parent)  # else the old name could return after a power failure, with half of the files
-    return gone
+    return _rename(path, _REMOVING)
 
 
 def sweep(directory: Path) -> None:

@@ -53,11 +53,8 @@ class Weights:
         expected = self.config.layers + (3 if self.config.is_tied else 4)  # a tied output has no weights of its own
         if sorted(self._files) != list(range(expected)):
             raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {expected}")
-
-    @property
-    def layers(self) -> range:
+        self.layers = range(expected)
         """Numbers of the layers: embedding, position or norm, blocks, final norm, and an output that is not tied."""
-        return range(len(self._files))
 
     def layer(self, number: int) -> dict[str, torch.Tensor]:
         parts = [load(path, trust=self._trust) for path in self._files[number]]

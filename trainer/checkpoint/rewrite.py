@@ -88,9 +88,8 @@ def reshape(source: Path, directory: Path, *, trust: bool = False) -> Path:
     target = directory / manifest.directory_name(saved.step)
     with new_checkpoint(target, replace(saved, kind=manifest.UNIVERSAL)) as part:
         _convert(source, part)
-        (directory / "latest_universal").unlink(
-            missing_ok=True
-        )  # DeepSpeed's pointer to the newest; this trainer derives the newest
+        # DeepSpeed's pointer to the newest; this trainer derives the newest.
+        (directory / "latest_universal").unlink(missing_ok=True)
     return target
 
 

@@ -116,7 +116,8 @@ class Checkpoints:
         copy of the state. `collect_save` returns the result.
         """
         assert self._save is None
-        save = _Save(state=replace(state), part=self._part(state), keep=keep, started=time.monotonic())
+        part = self._directory / f".saving-{manifest.directory_name(state.step)}"
+        save = _Save(state=replace(state), part=part, keep=keep, started=time.monotonic())
         save.failure = "" if state.checkpoint_step == state.step else self._control.from_first(self._prepare(save.part))
         self._save = save
         if save.failure or state.checkpoint_step == state.step:
@@ -164,9 +165,6 @@ class Checkpoints:
         for line in save.log_lines:
             print_line(line)
 
-    def _part(self, state: RunState) -> Path:
-        return self._directory / f".saving-{manifest.directory_name(state.step)}"
-
     def _prepare(self, part: Path) -> str:
         """Retire leftovers of earlier saves, check the space and make the directory, on rank 0; return the problem."""
         if not self._control.process.is_first:
@@ -185,12 +183,8 @@ class Checkpoints:
             return str(error)
 
     def _find_shortage(self, directory: Path) -> str:
-        size, files = expected_size(
-            directory,
-            parameters=self._parameters,
-            precision=self._config.precision,
-            ranks=self._control.process.world_size,
-        )
+        precision, ranks = self._config.precision, self._control.process.world_size
+        size, files = expected_size(directory, parameters=self._parameters, precision=precision, ranks=ranks)
         return shortage(directory, size=size, files=files)
 
     def close(self) -> None:

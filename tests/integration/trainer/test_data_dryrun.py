@@ -12,6 +12,7 @@ from opsctl.trainer import dry_run, footprint
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import first_layers, layout
 from tests.integration.trainer.conftest import ROOT
+from tests.support.cases import read_cases
 
 EXAMPLES = sorted(path for path in ROOT.glob("examples/*.toml") if "\n[trainer" in path.read_text())
 
@@ -28,9 +29,7 @@ def test_every_example_passes_its_checks(example, capsys):
     assert "\nchecks     passed\n" in text
 
 
-@pytest.mark.parametrize(
-    ("example", "billions"), [("gpt-1.3b", 1.3), ("gpt-13b", 12.9), ("gpt-104b", 104.0), ("gpt-176b", 176.2)]
-)
+@pytest.mark.parametrize(*read_cases(__file__, "examples_have_the_published_size"))
 def test_examples_have_the_published_size(example, billions):
     config, _ = dry_run.read(ROOT / "examples" / f"{example}.toml")
     assert model_parameters(config.model) / 1e9 == pytest.approx(billions, rel=0.02)
@@ -99,13 +98,7 @@ def test_incomplete_corpus_is_refused_and_absent_one_unknown(tmp_path, capsys):
     assert re.search(r"^wrong +corpus .*/x cannot be read", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ("held_out = 1e-6", "has 100 samples: held_out = 1e-06 of them is none"),
-        ("held_out = 0.1", "held_out = 0.1 leaves 10 samples, less than global_batch = 16"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "unusable_data_is_refused"))
 def test_unusable_data_is_refused(tmp_path, capsys, data, words):
     pytest.importorskip("numpy")
     from opsctl.trainer.prepare import main as prepare  # noqa: PLC0415 - numpy may be absent
@@ -185,13 +178,7 @@ def test_weights_of_another_model_are_a_problem(tmp_path, capsys):
         assert status == (2 if vocabulary == 256 else 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--dry-run", "--accept", "--skip-samples", "1-2"), "--skip-samples, --accept has no effect with --dry-run"),
-        (("--processes", 4), "--processes has no effect without --dry-run"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "options_without_effect_are_refused"))
 def test_options_without_effect_are_refused(arguments, words):
     done = command("examples/gpt-13b.toml", *arguments)
     assert done.returncode == 2

@@ -9,27 +9,11 @@ from opsctl.trainer.precision import Processor, choose_precision, read_processor
 from tests.integration.trainer.conftest import tiny
 from tests.support.cases import read_cases
 
-X86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 {}\n"
-ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd {}\n"
 
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "limit", "name", "has_bf16"),
-    [
-        (X86.format("avx512_bf16"), {}, "AMD EPYC", True),
-        (X86.format("amx_bf16 amx_tile"), {}, "AMD EPYC", True),
-        (X86.format("avx512f"), {}, "AMD EPYC", False),
-        (ARM.format("bf16 i8mm"), {}, "the processor", True),
-        (ARM.format("asimdhp"), {}, "the processor", False),
-        ("", {}, "the processor", None),
-        (X86.format("avx512_bf16"), {"ONEDNN_MAX_CPU_ISA": "avx2"}, "AMD EPYC", False),
-        (X86.format("avx512_bf16"), {"DNNL_MAX_CPU_ISA": "AVX512_CORE"}, "AMD EPYC", False),
-        (X86.format("avx512_bf16"), {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "AMD EPYC", True),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "instructions_are_those_that_onednn_may_use"))
 def test_instructions_are_those_that_onednn_may_use(cpuinfo, limit, name, has_bf16, tmp_path):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    assert read_processor(limit, tmp_path / "cpuinfo") == Processor(name=name, has_bf16=has_bf16)
+    assert read_processor(limit or {}, tmp_path / "cpuinfo") == Processor(name=name, has_bf16=has_bf16)
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "checkpoint_decides_before_the_gpu_and_the_processor", choice=tuple))

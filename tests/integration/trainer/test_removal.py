@@ -13,7 +13,6 @@ from opsctl.trainer.checkpoint import save
 from opsctl.trainer.checkpoint.resume import Resuming
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_process import RankProcess
-from opsctl.trainer.run_state import RunState
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch
@@ -62,7 +61,7 @@ def slow_deletion(monkeypatch):
 
 def test_save_does_not_wait_for_the_deletion_of_remains(tmp_path, checkpoints, slow_deletion):
     saves = checkpoints()
-    part = saves._part(RunState(step=2))
+    part = saves._directory / ".saving-step-0000002"
     assert saves._prepare(part) == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == [".removing-.saving-step-0000001", part.name]
     slow_deletion.set()
@@ -74,7 +73,7 @@ def test_space_that_a_deletion_frees_is_waited_for(tmp_path, checkpoints, slow_d
     """The wait is shorter than that of the other ranks, which wait for rank 0."""
     monkeypatch.setattr(save, "shortage", lambda place, **_: "full" if list(place.glob(".removing-*")) else "")
     saves = checkpoints(parallel={"pipeline": 2, "timeout_s": 0.2})
-    part = saves._part(RunState(step=2))
+    part = saves._directory / ".saving-step-0000002"
     assert saves._prepare(part) == "full"
     threading.Timer(0.05, slow_deletion.set).start()
     saves._config = TrainerConfig.model_validate(tiny())
