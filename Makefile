@@ -68,7 +68,7 @@ build/audit/ready: Makefile
 	@touch $@
 
 prove: $(VENV)/ready integrations  ## matrices, soaks and long proofs, whose figures stand in docs/
-	$(BIN)/pytest --timeout 1800 tests/endurance
+	$(BIN)/pytest --timeout 1800 tests/endurance tests/integration/trainer/test_hugging_face.py
 	$(BIN)/python -m pytest -q -p tests.hostile.attack_table tests/hostile
 
 # Absolute, for tests that change the directory. dill, below datasets, takes modules outside of `site-packages` for code of
