@@ -1,7 +1,6 @@
 """The model under DeepSpeed: one call trains one step over all stages, tensor ranks and data-parallel ranks."""
 
 import contextlib
-import importlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -11,16 +10,13 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
-from deepspeed.pipe import PipelineModule
-from deepspeed.runtime import compiler
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
 from opsctl.integrations.opsctl_step_times import StepTimes
-from opsctl.trainer import architecture, dropout, initial_weights, tensor_parallel
+from opsctl.trainer import architecture, deepspeed_private, dropout, initial_weights, tensor_parallel
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation
 from opsctl.trainer.config import TrainerConfig
@@ -49,15 +45,14 @@ class Engine:
         with _quiet_stdout(), initial_weights.left_out() if is_replaced else contextlib.nullcontext():
             self.deepspeed = self._build(config, layout, part, weights=config.weights if begins else None)
         self.times = StepTimes(work=f"stage {layout.stage(rank)}")
-        self._replace(schedule.ForwardPass, self._measure(self.deepspeed._INSTRUCTION_MAP[schedule.ForwardPass]))
+        deepspeed_private.replace(self.deepspeed, schedule.ForwardPass, self._measure)
         if config.precision == "bf16":
-            self._replace(schedule.ReduceGrads, _average_gradients)
-            _sum_as_they_come(self.deepspeed.optimizer)
+            deepspeed_private.sum_in_fp32(self.deepspeed)
         self._sum_shared_gradients(part)
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
-        module = _Stages(
+        module = deepspeed_private.Stages(
             first_layers(config),
             architecture.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
@@ -71,11 +66,10 @@ class Engine:
             checkpointable_layers=[Block.__name__],
         )
         accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
-        module.universal_checkpoint_info = architecture.universal_info(
-            config.model
-        )  # DeepSpeed writes this into every checkpoint
+        # DeepSpeed writes this into every checkpoint.
+        module.universal_checkpoint_info = architecture.universal_info(config.model)
         if weights:
-            load_weights(_layers_by_number(module), Path(weights), config.model, part)
+            load_weights(deepspeed_private.layers_by_number(module), Path(weights), config.model, part)
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(architecture.parameter_groups(module, weight_decay=optimizer.weight_decay)),
@@ -84,7 +78,7 @@ class Engine:
             eps=optimizer.eps,
             fused=True,
         )
-        _import_muon_uncompiled()
+        deepspeed_private.import_muon_uncompiled()
         engine, *_ = deepspeed.initialize(
             model=module, optimizer=adamw, config=deepspeed_config(config, accumulation=accumulation)
         )
@@ -97,7 +91,7 @@ class Engine:
 
     def compile(self, config: TrainerConfig, control: Control) -> str:
         """Compile the blocks if the config asks for it; return why they are not compiled, or an empty text."""
-        layers = self.deepspeed.module.forward_funcs
+        _, layers = deepspeed_private.layers_of(self.deepspeed.module)
         blocks = [layer for layer in layers if isinstance(layer, Block)]
         return compile_stage(blocks, config, self.deepspeed.device, control)
 
@@ -123,24 +117,22 @@ class Engine:
     def rerun(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, consumed: int) -> None:
         """Run forward and backward passes of a step without the optimizer; this engine cannot train afterwards."""
         remove_compilation(self.deepspeed.module)
-        self._replace(schedule.OptimizerStep, lambda _, **__: None)
+        deepspeed_private.replace(self.deepspeed, schedule.OptimizerStep, lambda _: lambda *_, **__: None)
         self._train_batch(batches, consumed)
-
-    def _replace(self, instruction: type, action: Callable[..., None]) -> None:
-        """Carry out an instruction of DeepSpeed's schedule by `action`, a method of its engine."""
-        self.deepspeed._INSTRUCTION_MAP = self.deepspeed._INSTRUCTION_MAP | {instruction: action}
 
     def _sum_shared_gradients(self, part: tensor_parallel.Slice) -> None:
         """Sum gradients of which every tensor rank has a share, before they are averaged; one message a step."""
         parameters = tensor_parallel.shared_gradients(self.deepspeed.module, part)
-        average = self.deepspeed._INSTRUCTION_MAP[schedule.ReduceGrads]
 
-        def reduce(engine: Any) -> None:
-            part.sum_all([p._hp_grad if engine.using_bf16_optimizer else p.grad for p in parameters])
-            average(engine)
+        def summing(average: Callable[..., None]) -> Callable[..., None]:
+            def reduce(engine: Any) -> None:
+                part.sum_all([deepspeed_private.summed_gradient(engine, parameter) for parameter in parameters])
+                average(engine)
+
+            return reduce
 
         if parameters:
-            self._replace(schedule.ReduceGrads, reduce)
+            deepspeed_private.replace(self.deepspeed, schedule.ReduceGrads, summing)
 
     def _measure(self, forward: Callable[..., None]) -> Callable[..., None]:
         """Return `forward`, measured as this rank's own work."""
@@ -168,8 +160,7 @@ class Engine:
     def write_with(self, writer: CheckpointEngine) -> None:
         """Make `writer` write and read the files of checkpoints."""
         self.deepspeed.checkpoint_engine = writer
-        # DeepSpeed copies scripts into the directory on rank 0 alone; on a full disk rank 0 alone would raise.
-        self.deepspeed._copy_recovery_script = lambda _: None
+        deepspeed_private.leave_scripts_out(self.deepspeed)
 
     def save(self, directory: Path) -> None:
         """Write the files of this rank into `directory`; all ranks together."""
@@ -180,68 +171,9 @@ class Engine:
 
         `universal`: the files hold whole parameters, and every rank takes its slice.
         """
-        self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
+        deepspeed_private.expect_universal(self.deepspeed, universal=universal)  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
-
-
-def _sum_as_they_come(optimizer: Any) -> None:
-    """Add every bf16 gradient to its fp32 sum as soon as it is complete, and free it.
-
-    In place of DeepSpeed's hooks, whose bookkeeping costs the host 30 µs more, per parameter and micro-batch.
-    """
-    for hook in optimizer._grad_acc_hooks:
-        hook.remove()
-    optimizer._grad_acc_hooks = []
-    for group, parameters in enumerate(optimizer.bf16_groups):
-        for number, parameter in enumerate(parameters):
-            parameter._hp_grad = optimizer.fp32_groups_gradients[group][number]
-            add = partial(_add_to_sum, optimizer, group, number)
-            optimizer._grad_acc_hooks.append(parameter.register_post_accumulate_grad_hook(add))
-
-
-def _add_to_sum(optimizer: Any, group: int, number: int, parameter: torch.Tensor) -> None:
-    parameter._hp_grad.add_(parameter.grad.reshape(-1))
-    parameter.grad = None
-    optimizer.fp32_groups_has_gradients[group][number] = True
-
-
-class _Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types
-    """The stages of the model, cut before the layers `first` if given, else as DeepSpeed cuts."""
-
-    def __init__(self, first: list[int] | None, *arguments: Any, **options: Any) -> None:
-        self._first = first
-        super().__init__(*arguments, **options)
-
-    def _partition_layers(self, method: str = "uniform") -> None:
-        if self._first is None:
-            super()._partition_layers(method=method)
-            return
-        stage = self._topo.get_coord(self.global_rank).pipe
-        self.parts = self._first
-        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
-
-
-def _average_gradients(engine: Any) -> None:
-    """Average the fp32 sums of bf16 gradients over the data-parallel ranks, in fp32 and where they lie.
-
-    DeepSpeed rounds them to bf16 on the way, and copies them there and back, even with a single rank.
-    """
-    if engine.dp_world_size == 1:
-        return
-    gradients, _ = engine.optimizer.get_grads_for_reduction()
-    for flat in gradients:
-        dist.all_reduce(flat, group=engine.grid.get_data_parallel_group())
-        flat.mul_(1 / engine.dp_world_size)
-
-
-def _layers_by_number(module: PipelineModule) -> dict[int, torch.nn.Module]:
-    """Return this stage's layers by their number in the whole model; a tied output is layer 0 again."""
-    layers = {}
-    for place, layer in enumerate(module.forward_funcs):
-        is_tied = isinstance(layer, partial) and not isinstance(layer, torch.nn.Module)
-        layers[0 if is_tied else module._local_start + place] = layer.args[0] if is_tied else layer
-    return layers
 
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:
@@ -263,15 +195,6 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
     if config.precision == "bf16":
         fields |= {"bf16": {"enabled": True, "immediate_grad_update": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     return fields
-
-
-def _import_muon_uncompiled() -> None:
-    """Import DeepSpeed's Muon optimizer without torch.compile, which takes 1 s of CPU per rank."""
-    original_compile, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
-    try:
-        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
-    finally:
-        compiler.compile = original_compile
 
 
 @contextlib.contextmanager

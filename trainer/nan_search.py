@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from opsctl.trainer.checkpoint.host_copy import tensors_in
+from opsctl.trainer.deepspeed_private import layers_of
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.process_groups import Control
 
@@ -75,15 +76,15 @@ class _Search:
     def attach(self, module: Any) -> None:
         """Hook into the layers of a PipelineModule, their inner modules and parameters, and the loss."""
         module.register_forward_pre_hook(self._count_turn)
-        first = module._local_start
-        for place, layer in enumerate(module.forward_funcs):
+        first, layers = layers_of(module)
+        for place, layer in enumerate(layers):
             function = getattr(layer, "func", layer)  # the forward of a tied layer is a partial of another function
             owner = layer.args[0] if function is not layer else layer
             name = f"layer {first + place} ({type(owner).__name__})"
             self._hook_layer(owner, first + place, name)
-            module.forward_funcs[place] = self._wrap(layer, first + place, name)
+            layers[place] = self._wrap(layer, first + place, name)
         if module.loss_fn is not None:
-            module.loss_fn = self._wrap(module.loss_fn, first + len(module.forward_funcs), "the loss")
+            module.loss_fn = self._wrap(module.loss_fn, first + len(layers), "the loss")
 
     def _count_turn(self, *_: object) -> None:
         self.turn += 1

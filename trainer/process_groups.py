@@ -85,8 +85,9 @@ def connect(process: RankProcess, *, timeout_s: float) -> Control:
 
     import deepspeed  # noqa: PLC0415 - not before its accelerator is chosen
 
-    # Compiled on first use, which takes 30 s, ninja and a compiler; DeepSpeed has no public option to disable it.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    from opsctl.trainer import deepspeed_private  # noqa: PLC0415 - likewise
+
+    deepspeed_private.keep_uncompiled()
     deepspeed.utils.logger.setLevel("WARNING")
     deepspeed.init_distributed(
         dist_backend="gloo" if device is None else "nccl", auto_mpi_discovery=False, timeout=timeout, verbose=False
