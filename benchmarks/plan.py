@@ -28,8 +28,8 @@ from opsctl.calc.step_time import Efficiencies
 from tests.support import prequel
 from tests.support.published_rows import PublishedRow, predict_s, read_rows
 
-SECOND_HALVES = ("tuning-2", "held-out")
-"""Of the second collection: to find faults, and to judge once."""
+SECOND_HALVES = ("tuning-2", "held-out", "tuning-3", "held-out-3")
+"""Of the later collections: to find faults, and to judge once."""
 MOST_EFFICIENT = 0.92
 """No share of a peak is fitted above."""
 
@@ -286,7 +286,7 @@ def main() -> None:
             print(f"{name} = {table[name]:.2g}")
     elif arguments.bars and arguments.half == "tuning":
         print_bars(rows)
-    elif arguments.rows and arguments.half in ("tuning", "tuning-2"):
+    elif arguments.rows and arguments.half in ("tuning", "tuning-2", "tuning-3"):
         print_rows(rows)
     else:
         print_tables(rows)

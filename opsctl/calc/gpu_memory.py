@@ -112,10 +112,15 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
         count.common * all_ranks + count.routed * expert_ranks
         for all_ranks, expert_ranks in zip(common, routed, strict=True)
     )
-    activations = activation_bytes(shape, topology, layers=layers, in_flight=in_flight(topology, stage, batch))
     output = logits_bytes(shape, topology) if stage == topology.pp - 1 else 0.0
+    stored = in_flight(topology, stage, batch)
+    is_flat = topology.overlap or topology.zero >= 3
+    freed = output if is_flat else 0.0
+    activations = activation_bytes(shape, topology, layers=layers, in_flight=stored, freed=freed)
     gathered = gathered_bytes(shape, topology)
     kind = "sharded" if topology.zero >= 3 else "buckets"
+    stepping = weights if topology.kernels == "eager" else 0.0  # PyTorch's Adam in a list of tensors, foreach
+    activations = max(activations, stepping - output - gathered)
     requested = weights + gradients + optimizer + activations + output + gathered
     return StageMemory(
         stage=stage,
@@ -128,7 +133,7 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
         output=output,
         gathered=gathered,
         kind="eager" if topology.kernels == "eager" else kind,
-        overhead=requested * (FLAT_OVERHEAD_RATIO if topology.overlap or topology.zero >= 3 else OVERHEAD_RATIO),
+        overhead=requested * (FLAT_OVERHEAD_RATIO if is_flat else OVERHEAD_RATIO),
     )
 
 
@@ -168,7 +173,7 @@ def states_bytes(topology: Topology, *, of_experts: bool = False) -> tuple[float
         kind = SHARDED_FP32
     ranks = max(1.0, topology.shards / (topology.ep if of_experts else 1))
     weights = kind.weights / (ranks if zero >= 3 else 1)
-    gradients = kind.gradients / (ranks if zero >= 2 else 1)
+    gradients = 0 if topology.offload and zero >= 2 else kind.gradients / (ranks if zero >= 2 else 1)
     on_gpu = 0 if topology.offload else kind.optimizer + kind.partition
     optimizer = on_gpu / (ranks if zero >= 1 else 1)
     return weights, gradients, optimizer
@@ -187,10 +192,13 @@ def layer_activation_bytes(shape: ModelShape, topology: Topology) -> float:
     return topology.tokens(shape.sequence) * per_token
 
 
-def activation_bytes(shape: ModelShape, topology: Topology, *, layers: int, in_flight: float) -> float:
+def activation_bytes(
+    shape: ModelShape, topology: Topology, *, layers: int, in_flight: float, freed: float = 0.0
+) -> float:
     """Return all layers' bytes.
 
-    With recomputation, a layer stores its input, 2sbh (same paper, section 5), and one layer works with all its bytes.
+    With recomputation, a layer stores its input, 2sbh (same paper, section 5), and one layer works with all its bytes,
+    in the place of `freed` bytes of the output layer.
     """
     whole = layer_activation_bytes(shape, topology)
     entry = 2 * topology.tokens(shape.sequence) * shape.hidden / topology.norm_split
@@ -200,7 +208,7 @@ def activation_bytes(shape: ModelShape, topology: Topology, *, layers: int, in_f
         matrix = stored_bytes(shape, topology, with_experts=False).matrix / topology.tp
         stored -= topology.tokens(shape.sequence) * matrix
     per_layer = (1 - share) * stored + share * entry
-    return in_flight * layers * per_layer + (whole if topology.recompute != "none" else 0.0)
+    return in_flight * layers * per_layer + (max(0.0, whole - freed) if topology.recompute != "none" else 0.0)
 
 
 def gathered_bytes(shape: ModelShape, topology: Topology) -> float:
@@ -212,7 +220,7 @@ def gathered_bytes(shape: ModelShape, topology: Topology) -> float:
         return 0.0
     block = common_parameters(shape) + expert_parameters(shape) / topology.ep if shape.experts else 0.0
     unit = max(block, dense_block_parameters(shape), embedding_parameters(shape)) / topology.tp
-    return unit * (2 * 2 + 4)
+    return unit * (2 * 2 + 2)
 
 
 def logits_bytes(shape: ModelShape, topology: Topology) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opsctl.calc import step_time
 from opsctl.calc.accelerators import ACCELERATORS
-from opsctl.calc.gpt_size import HEAD_COLUMNS, LLAMA, PUBLISHED, ModelShape, gated_width, parameters
+from opsctl.calc.gpt_size import HEAD_COLUMNS, LLAMA, PUBLISHED, ModelShape, active_parameters, gated_width, parameters
 from opsctl.calc.gpu_memory import fullest
 from opsctl.calc.parallel_layout import Cluster, Topology
 from tests.support.cases import read_table
@@ -223,7 +223,7 @@ def _seconds(fields: dict[str, str], shape: ModelShape, topology: Topology, batc
     if tflops is None:
         return None
     attention = 4 * shape.sequence * shape.heads * shape.head_size * shape.layers
-    return tokens * 3 * (2 * parameters(shape) + attention) / (tflops * 1e12)
+    return tokens * 3 * (2 * active_parameters(shape) + attention) / (tflops * 1e12)
 
 
 def _int(text: str) -> int | None:
