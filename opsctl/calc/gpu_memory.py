@@ -232,8 +232,3 @@ def logits_bytes(shape: ModelShape, topology: Topology) -> float:
     if topology.zero >= 3:
         size += size - 2
     return topology.tokens(shape.sequence) * shape.vocabulary / topology.tp * size
-
-
-def least_gpus(*, billions: float, gpu_gb: float) -> int:
-    """Return the least number of GPUs: size·18·1.25 / GPU (book, "Tell how many GPUs do you need in 5 secs")."""
-    return math.ceil(billions * 18 * 1.25 / gpu_gb)

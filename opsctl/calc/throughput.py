@@ -101,8 +101,7 @@ class Traffic:
 def sent_gb(*, billions: float, zero: int, bytes_per_parameter: float = 2.0, accumulation: int = 1) -> float:
     """Return the GB sent in a step (book, "Inter-node speed requirements to use ZeRO").
 
-    An all-reduce sends twice, as reduce-scatter and all-gather. ZeRO-2 reduces per accumulation step; ZeRO-3 sends all,
-    and gathers twice.
+    An all-reduce sends twice. ZeRO-2 reduces in every accumulation step; ZeRO-3 sends all in each, and gathers twice.
     """
     times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, 2)
     return times * bytes_per_parameter * billions

@@ -68,10 +68,9 @@ def _predict_save_s(request: LaunchRequest) -> float | None:
 
 
 def least_step_s(request: LaunchRequest, facts: Facts) -> float | None:
-    """Return the time of a step at the GPUs' peak, 6 operations per parameter and token; None if better known."""
+    """Return the time of a step at the GPUs' peak, 6 operations per parameter and token."""
     recipe, count = request.recipe, request.recipe.parameters()
-    is_known = estimate_step(request, facts).step_s is not None
-    if is_known or not (count and recipe.global_batch and recipe.sequence and request.has_gpus):
+    if not (count and recipe.global_batch and recipe.sequence and request.has_gpus):
         return None
     gpus = request.spec.nodes * max(request.ranks_per_node, request.gpus_per_node)
     kinds = [accelerator(facts.gpu)] if facts.gpu else list(ACCELERATORS.values())

@@ -41,6 +41,8 @@ class Recipe:
     """Variables of the environment, the setup and the scripts."""
     launcher: str = ""
     """The program that starts the ranks, in the command or its scripts."""
+    alternatives: frozenset[str] = frozenset()
+    """Options of which nobody knows whether they count: those in branches of a script."""
     is_complete: bool = True
     """Whether an option that is not in `options` is certainly not given."""
 

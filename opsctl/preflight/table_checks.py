@@ -101,6 +101,8 @@ def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callab
         "is_embedded": recipe.is_embedded,
         "scripts": len(facts.scripts),
         "setup": " ".join(train.setup.lines),
+        "precisions": tuple(f"{name} ({kind})" for name, kind in recipe.precisions.items()),
+        "precision_kinds": len(set(recipe.precisions.values())),
         "own_launcher": find_launcher(split_command(train.command)),
         "launcher": "torchrun"
         if recipe.launcher.startswith("torch.")
@@ -190,6 +192,8 @@ class RunNames:
         return value if self.recipe.is_complete or name in self.recipe.names else None
 
     def _read_option(self, name: str) -> Value:
+        if spell(name) in self.recipe.alternatives:
+            return None
         texts = self.recipe.options.get(spell(name))
         if texts is None or texts[:1] in {("none",), ("null",), ("None",)}:
             return DEFAULTS.get(self.recipe.trainer, {}).get(name) if self.recipe.is_complete else None
@@ -202,6 +206,8 @@ class RunNames:
 
 
 def _is_given(recipe: Recipe, name: str) -> Value:
+    if spell(name) in recipe.alternatives:
+        return None
     is_set = spell(name) in recipe.options or name in recipe.names
     return is_set if is_set or recipe.is_complete else None
 

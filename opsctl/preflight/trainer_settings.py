@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ class GivenSettings:
     """The program that starts the ranks, in the command or its scripts."""
     is_complete: bool = True
     """Whether every variable that may stand for further options is known."""
+    alternatives: frozenset[str] = frozenset()
+    """Options in branches of which one is taken when the script runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
         variables=content.variables,
         launcher=find_launcher([*chain(*content.parts)]),
         foreign=frozenset(_list_foreign(content.parts)),
+        alternatives=frozenset(_list_alternatives([*chain.from_iterable((END, *part) for part in content.parts)])),
         is_complete=not any(_is_unknown_variable(word, content.variables) for word in chain(*content.parts)),
     )
 
@@ -148,6 +151,22 @@ def _list_foreign(parts: Iterable[Sequence[str]]) -> Iterator[str]:
         names = set(map(spell, parse_flags(parse_options(command))))
         if command and not command[0].startswith("-") and "=" not in command[0] and not names & known:
             yield from names
+
+
+def _list_alternatives(words: Sequence[str]) -> Iterator[str]:
+    """Yield the options of conditions with several branches, of a script's words."""
+    branches: list[list[str]] = []
+    for before, word in pairwise(words):
+        is_begin = before in {END, "then", "else", "do"}
+        if is_begin and word in {"if", "case"}:
+            branches.append([])
+        elif is_begin and word in {"fi", "esac"} and branches:
+            block = branches.pop()
+            yield from (spell(name[2:]) for name in block if {"elif", "else", "esac"} & {*block, word})
+            if branches:
+                branches[-1] += block
+        elif branches and (word.startswith("--") or word in {"elif", "else"}):
+            branches[-1].append(word.partition("=")[0])
 
 
 def _is_unknown_variable(word: str, variables: Mapping[str, str]) -> bool:
@@ -243,6 +262,7 @@ def read_trainer_settings(given: GivenSettings) -> dict[str, Any]:
     fields["launcher"] = given.launcher
     in_deepspeed = {f"ds.{spell(name)}": texts for name, texts in given.deepspeed.items()}
     fields |= {"options": {**given.values, **in_deepspeed}, "is_complete": given.is_complete}
+    fields["alternatives"] = given.alternatives
     if known:
         fields |= {"precisions": _list_precisions(table, given), "unread": tuple(_list_unread(table, given))}
     # A script or a file may set otherwise what the trainer reads in the end.
@@ -256,7 +276,11 @@ def _list_precisions(table: TrainerTable, given: GivenSettings) -> dict[str, str
     if "fp16.type" in given.values:
         return {}
     pairs = [*_list_set(table, given.values), *_list_set(load_table(LAUNCHER), given.values)]
-    return {given.spellings[name]: settings["precision"] for name, settings in pairs if "precision" in settings}
+    return {
+        given.spellings[name]: settings["precision"]
+        for name, settings in pairs
+        if "precision" in settings and name not in given.alternatives
+    }
 
 
 def _write_out(table: TrainerTable, given: GivenSettings) -> GivenSettings:
@@ -290,7 +314,9 @@ def _read(table: TrainerTable, values: Values) -> tuple[dict[str, Any], dict[str
         for name in _spell_all(table, names):
             value = _convert(field_name, values[name]) if name in values else None
             if value is not None:
-                fields[field_name], sources[field_name] = value, name
+                fields[field_name] = value
+            if value is not None or "$" in " ".join(values.get(name, ())):  # given, by a variable without a value
+                sources[field_name] = name
                 break
     return fields, sources
 

@@ -1,5 +1,6 @@
 """`opsctl plan model` and `opsctl plan memory`."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -93,7 +94,7 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
         topology = least_recomputed(shape, cluster, topology, batch=batch)
     stages = calc.stages(shape, topology, batch=batch)
     fullest = max(stages, key=lambda stage: stage.total)
-    least = calc.least_gpus(billions=models.parameters(shape) / 1e9, gpu_gb=device.memory_gb)
+    least = math.ceil(models.parameters(shape) * 18 * 1.25 / device.memory_gb / 1e9)  # book, "GPUs in 5 secs"
     low, high = fullest.gib * MEMORY_BAR.low, fullest.gib * MEMORY_BAR.high
     fitting = fullest.fit_probability(device.memory_gb)
     return Estimate(

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, warning
-from opsctl.preflight.table_checks import TableCheck
 from opsctl.preflight.trainer_settings import number, parse_whole
 from opsctl.slurm.batch_options import read_directives
 
@@ -41,15 +40,6 @@ def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         if ranks > 1 and count != nodes * ranks:
             numbers = {"count": count, "nodes": nodes, "ranks": ranks, "world": nodes * ranks}
             yield error_if((where, count) in certain, "ranks.world", where=where, **numbers)
-
-
-def precision(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Report several precisions, and compare those of the command with DeepSpeed's file."""
-    found = list(TableCheck("precision")(request, facts))
-    yield from found
-    precisions = request.recipe.precisions
-    if not found and len(set(precisions.values())) > 1:
-        yield warning("precision.two", settings=tuple(f"{name} ({kind})" for name, kind in precisions.items()))
 
 
 def list_flags(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:

@@ -50,12 +50,8 @@ def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
     command = " ".join(request.train.command)
     if "{{" in command and any(name in command for name in ("minutes_left", "deadline_file")):
         return True
-    lines: list[str] = []
-    for text in (*request.train.setup.lines, *request.train.command, *facts.scripts.values()):
-        lines += strip_comments(text).splitlines()
-    parts: list[str] = []
-    for line in lines:
-        parts += re.split(r"[;&|]+", line)
+    texts = (*request.train.setup.lines, *request.train.command, *facts.scripts.values())
+    parts = re.split(r"[;&|\n]+", strip_comments("\n".join(texts)))
     return any(DEADLINE_USE.search(part) for part in parts if not MENTION.match(part))
 
 

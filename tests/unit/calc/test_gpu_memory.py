@@ -20,10 +20,6 @@ def count_bytes(name: str) -> int:
     return kind.weights + kind.gradients + kind.optimizer
 
 
-def test_80b_model_needs_23_gpus_to_train() -> None:
-    assert gpu_memory.least_gpus(billions=80, gpu_gb=80) == 23
-
-
 def test_mixed_precision_with_adam_is_18_bytes_a_parameter() -> None:
     assert count_bytes("bf16") == 18
     assert sum(gpu_memory.states_bytes(ONE)) == 18
