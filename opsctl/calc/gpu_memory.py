@@ -173,7 +173,8 @@ def states_bytes(topology: Topology, *, of_experts: bool = False) -> tuple[float
         kind = SHARDED_FP32
     ranks = max(1.0, topology.shards / (topology.ep if of_experts else 1))
     weights = kind.weights / (ranks if zero >= 3 else 1)
-    gradients = 0 if topology.offload and zero >= 2 else kind.gradients / (ranks if zero >= 2 else 1)
+    gradients = kind.gradients / (ranks if zero >= 2 else 1)
+    gradients = 0 if topology.offload and zero >= 2 else gradients  # which ZeRO-Offload keeps on the host
     on_gpu = 0 if topology.offload else kind.optimizer + kind.partition
     optimizer = on_gpu / (ranks if zero >= 1 else 1)
     return weights, gradients, optimizer
