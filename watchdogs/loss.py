@@ -75,7 +75,7 @@ class Loss:
         elif loss_shape is LossShape.DIVERGING and curve.spike_step is not None:
             kind = "spike_rises"
         elif loss_shape is LossShape.SETTLED and curve.long_level.rise_share >= CRITICAL_RISE:
-            level = Level.CRITICAL
+            level, remedy = Level.CRITICAL, "settled_high"
         is_passed = level is Level.OK and bool(curve.passed)
         if is_passed:
             level, kind, remedy = Level.WARNING, "passed", "check_data"
@@ -88,7 +88,7 @@ class Loss:
             says=state(f"loss.{kind}", *parts, train=train, **facts),
             train=train,
             since_step=_find_begin(curve, loss_shape, is_passed=is_passed),
-            wants_rollback=loss_shape in ROLL_BACK,
+            wants_rollback=loss_shape in ROLL_BACK or remedy == "settled_high",
             details=_list_details(curve),
             fix=advise(f"remedy.{remedy}", *accept) if remedy else NO_REMEDY,
             is_certain=is_passed,

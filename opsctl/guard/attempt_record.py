@@ -21,6 +21,7 @@ from opsctl.slurm.job_environment import (
     HOST_FILE,
     count_nodes,
     count_restarts,
+    limit_to_nodes,
     list_allocated,
     list_hosts,
     own_gpus,
@@ -28,7 +29,6 @@ from opsctl.slurm.job_environment import (
     own_node,
     own_nodes,
     own_task,
-    use_nodes,
 )
 from opsctl.state.files import close_to_others, read_size_bytes
 from opsctl.state.records import load_record, to_text
@@ -129,7 +129,7 @@ def choose_first_nodes(run: RunDir, env: Mapping[str, str]) -> dict[str, str]:
     allocated = list_allocated(env)
     if len(allocated) <= needed:
         return dict(env)
-    return use_nodes(env, allocated[:needed], allocated=allocated)
+    return limit_to_nodes(env, allocated[:needed], allocated=allocated)
 
 
 def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:

@@ -184,11 +184,11 @@ def _carry_out(
         text=ended.why,
     )
     if ended.action is Action.CANCEL_QUEUED:
-        ids = arrays.cancel(reason, queued_only=True)
-        log.info("cancelled the queued tasks of %s: %s", ", ".join(ids) or "no job", reason)
+        if ids := arrays.cancel(reason, queued_only=True):
+            log.info("cancelled the queued tasks of %s: %s", ", ".join(ids), reason)
     elif ended.action in {Action.HOLD_QUEUED, Action.PROPOSE_CANCEL}:
-        ids = arrays.hold(ended.reason or reason)
-        log.info("held the queued tasks of %s: %s", ", ".join(ids) or "no job", ended.reason or reason)
+        if ids := arrays.hold(ended.reason or reason):
+            log.info("held the queued tasks of %s: %s", ", ".join(ids), ended.reason or reason)
     return ended
 
 

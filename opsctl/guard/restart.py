@@ -26,7 +26,7 @@ from opsctl.guard.repair_wait import RepairWait
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
-from opsctl.slurm.job_environment import list_allocated, list_used, own_job, use_nodes
+from opsctl.slurm.job_environment import limit_to_nodes, list_allocated, list_used, own_job
 from opsctl.slurm.steps import run_on_all
 from opsctl.state.events import RestartDecided
 from opsctl.state.files import list_names
@@ -245,7 +245,7 @@ class NextStart:
             )
         )
         log.info("starting again on %s: %s", ",".join(restart.nodes), restart.why)
-        return use_nodes(self.env, restart.nodes, allocated=restart.usable)
+        return limit_to_nodes(self.env, restart.nodes, allocated=restart.usable)
 
     def _list_usable(self) -> list[str]:
         return [node for node in list_allocated(self.env) if node not in self.left_out]

@@ -220,9 +220,9 @@ def parse(model: type[Model], mapping: Mapping[str, Any], where: str, extra: Seq
     """Validate `mapping`. Raises ConfigError with the `extra` problems and all problems of the mapping."""
     problems = list(extra)
     try:
-        parsed = model.model_validate(_lists_to_tuples(mapping))
+        parsed = model.model_validate(lists_to_tuples(mapping))
     except ValidationError as error:
-        problems += list_problems(model, _lists_to_tuples(mapping), error)
+        problems += list_problems(model, lists_to_tuples(mapping), error)
     if problems:
         raise ConfigError(where, problems)
     return parsed
@@ -282,12 +282,12 @@ def find_trainer_problems(mapping: Mapping[str, Any], *, layout: bool = True) ->
     return [f"[trainer] {problem}" for problem in check_layout(config, world)]
 
 
-def _lists_to_tuples(value: Any) -> Any:
+def lists_to_tuples(value: Any) -> Any:
     """Return the value with every list replaced by a tuple, as frozen tables need."""
     if isinstance(value, dict):
-        return {key: _lists_to_tuples(item) for key, item in value.items()}
+        return {key: lists_to_tuples(item) for key, item in value.items()}
     if isinstance(value, list):
-        return tuple(_lists_to_tuples(item) for item in value)
+        return tuple(lists_to_tuples(item) for item in value)
     return value
 
 

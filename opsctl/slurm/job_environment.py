@@ -90,7 +90,7 @@ def list_hosts(env: Mapping[str, str]) -> list[str]:
     return list(chain.from_iterable([node] * count for node, count in zip(used, tasks, strict=False)))
 
 
-def use_nodes(env: Mapping[str, str], nodes: Sequence[str], *, allocated: Sequence[str]) -> dict[str, str]:
+def limit_to_nodes(env: Mapping[str, str], nodes: Sequence[str], *, allocated: Sequence[str]) -> dict[str, str]:
     """Return the environment of a start on `nodes` of the job, of which `allocated` may be used.
 
     Trainers and launchers read Slurm's variables: what these say of the job, they say of `nodes` alone.

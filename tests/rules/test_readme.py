@@ -4,11 +4,15 @@ import inspect
 import itertools
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
+from pydantic import BaseModel, ValidationError
 
 from opsctl.cli import cli
+from opsctl.settings.loader import SiteSettings, TrainSettings, lists_to_tuples
+from opsctl.trainer.config import TrainerConfig
 from tests.rules.test_commands import ALL
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +74,29 @@ def check_command(line: str) -> str:
 
 def test_documented_commands_are_understood() -> None:
     assert list(filter(None, map(check_command, COMMAND_LINES))) == []
+
+
+def find_refused(block: str) -> list[str]:
+    """Return what no settings file accepts of the block, a part of one. What is missing may stand in another part."""
+    tables, refused = tomllib.loads(block), []
+    files: list[tuple[type[BaseModel], object]] = [
+        (file, lists_to_tuples(tables)) for file in (SiteSettings, TrainSettings)
+    ]
+    for model, table in [(TrainerConfig, tables["trainer"])] if "trainer" in tables else files:
+        try:
+            model.model_validate(table)
+        except ValidationError as error:
+            wrong = [each for each in error.errors() if each["type"] not in {"missing", "union_tag_not_found"}]
+            refused.append([f"{each['loc']}: {each['msg']}" for each in wrong if "no channel " not in each["msg"]])
+        else:
+            return []
+    return min(refused, key=len)
+
+
+def test_documented_settings_are_accepted() -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", "\n".join(TEXTS), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 20
+    assert list(itertools.chain.from_iterable(map(find_refused, blocks))) == []
 
 
 def test_links_lead_to_files() -> None:

@@ -1,14 +1,17 @@
-"""Run the commands of a page of the documentation, in order, and compare what they print with what the page shows."""
+"""Run the commands of pages of the documentation, in order, and compare what they print with what the pages show."""
 
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "@@@ command"
+TRACE = re.compile(r"\++ ")
 UNSHOWN = re.compile(r"\++ |\d{4}-\d\d-\d\dT\S+ INFO |other users of this machine may submit ")
 """Lines of the shell's trace, of the log on stderr, and what only root sees."""
 WILDCARDS = {
@@ -19,37 +22,45 @@ WILDCARDS = {
     r"\b[0-9a-f]{12}\b": "[0-9a-f]{12}",
     r"\d+(?:\.\d+)?(?:E[+-]\d+)?": r"\d+(?:\.\d+)?(?:E[+-]\d+)?",
     r"[▁-█↑]+": "[▁-█↑]*",
-    r"\broot\b": r"\w+",
+    r"\b(?:root|anna)\b(?:@\w+)?": r"[\w-]+(?:@[\w.-]+)?",
     r"\s+": r"\s*",
 }
 """What a page may show otherwise: `…`, paths, times, durations, ids, numbers, bars, users and blanks."""
 
 
-def read_script(markdown: str, mark: str = "") -> str:
-    """Return the commands of all `console` blocks (lines that begin with `$ `) and the whole `sh` blocks.
+def list_commands(markdown: str) -> list[tuple[str, list[str] | None]]:
+    """Return the commands of a page with the lines shown below each, None where a block shows no output.
 
-    With `mark`, it is printed before every command of a `console` block.
+    Commands are `sh` blocks, the lines of `console` blocks that begin with `$ `, and every line of a block without a
+    language, up to the explanation after two blanks.
     """
-    parts: list[str] = []
+    commands: list[tuple[str, list[str] | None]] = []
     for language, block in BLOCK.findall(markdown):
-        if language == "sh":
-            parts.append(block)
-        for line in block.splitlines() if language == "console" else ():
-            if line.startswith("$ "):
-                parts += [*([f"echo '{mark}'"] if mark else []), line.removeprefix("$ ")]
-    return "\n".join(parts)
+        if language == "console":
+            parts = [part.splitlines() for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+            shows = any(part[1:] for part in parts)
+            commands += [(part[0], part[1:] if shows else None) for part in parts]
+        elif language in {"", "sh"}:
+            lines = [block] if language == "sh" else block.splitlines()
+            commands += [(re.sub(r"(?<=\S)  +[^-\s].*$", "", line) if not language else line, None) for line in lines]
+    return commands
+
+
+def read_script(markdown: str, instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the commands of a page, MARK printed before each. Those in `instead` are replaced."""
+    commands = [instead.get(command, command) for command, _ in list_commands(markdown)]
+    return "\n".join(f"echo '{MARK}'\n{command}" for command in commands)
 
 
 def find_differences(markdown: str, output: str) -> list[str]:
-    """Return the commands whose output differs from what the page shows. `output` is that of the script with MARK."""
-    shown = [block for language, block in BLOCK.findall(markdown) if language == "console"]
-    expected = re.split(r"^\$ ", "".join(shown), flags=re.MULTILINE)[1:]
+    """Return the commands whose output differs from what the page shows. `output` is that of the page's script."""
     printed = re.split(rf"^{MARK}\n", output, flags=re.MULTILINE)[1:]
-    assert len(expected) == len(printed)
     differences = []
-    for text, lines in zip(expected, printed, strict=True):
-        command, *wanted = text.splitlines()
-        got = [line for line in lines.splitlines() if not UNSHOWN.match(line)]
+    for (command, wanted), lines in zip(list_commands(markdown), printed, strict=True):
+        if wanted is None:
+            continue
+        unshown = TRACE if any(map(UNSHOWN.match, wanted)) else UNSHOWN
+        got = [line for line in lines.splitlines() if not unshown.match(line)]
         pattern = "".join("(?:.*\n)*" if line.strip() == "…" else f"{to_pattern(line)}\n" for line in wanted)
         if not re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in got).rstrip("\n") + "\n" * bool(got)):
             differences.append("\n".join([f"$ {command}", *wanted, "--- but it printed:", *got]))

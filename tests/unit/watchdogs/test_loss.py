@@ -34,7 +34,7 @@ def test_permanent_rise_ends_when_a_person_accepts(bench: Bench) -> None:
     for first in range(400, 1400, 100):
         bench.steps(first, first + 100, loss=2.6)
         finding = bench.judge("loss")
-    assert finding.level is Level.CRITICAL
+    assert (finding.level, finding.wants_rollback) == (Level.CRITICAL, True)
     assert finding.summary == (
         "gpt: loss 2.6 at step 1399, 30 % above 2, the level before step 400, and it stays there"
     )
