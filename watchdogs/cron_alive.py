@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
 from opsctl.base.findings import Finding, Level
-from opsctl.base.statements import NO_REMEDY, Statement, state, type_now
+from opsctl.base.statements import NO_REMEDY, Statement, advise, state, type_now
 from opsctl.cron.cron_dir import CronDir, EntryResult, EntryRun, read_ledger
 from opsctl.settings.cron import CronSettings
 from opsctl.state.site_dir import SiteDir
@@ -70,7 +70,7 @@ class CronAlive:
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
         level, says = Level.OK, state("cron.not_started")
-        remedy = type_now(("opsctl", "cron", "status"), ("opsctl", "cron", "start"))
+        remedy = advise("remedy.cron", ("opsctl", "cron", "status"), ("opsctl", "cron", "start"))
         if observation.last is not None:
             age = now - observation.last
             minutes = {"age_min": age.total_seconds() / 60, "limit_min": observation.limit.total_seconds() / 60}

@@ -94,9 +94,8 @@ class FsQuota:
         except OpsctlError as error:
             return FilesystemObservation(filesystem=filesystem, problem=str(error))
         except OSError as error:
-            return FilesystemObservation(
-                filesystem=filesystem, problem=f"{error.filename or target.path}: {error.strerror or error}"
-            )
+            problem = f"{error.filename or target.path}: {error.strerror or error}"
+            return FilesystemObservation(filesystem=filesystem, problem=problem)
         before = context.memory.recall(UsageMemory, self.name, filesystem.name)
         sizes = dict(before.sizes)
         growths = [measure_growth(train, filesystem.path, sizes) for train in context.trains]
@@ -131,13 +130,16 @@ class FsQuota:
 
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
         level, says = _judged(observation, now)
+        fastest = max(observation.trains, key=lambda growth: growth.bytes_s, default=None)
+        prune = [("opsctl", "checkpoint", "prune", fastest.train, "--keep-last", "5", "--dry-run")] if fastest else []
+        fix = advise("remedy.disk" if prune else "remedy.disk_of_others", *prune)
         return [
             Finding(
                 key=f"{self.name}/{observation.filesystem.name}",
                 level=level,
                 says=says,
                 details=_list_users(observation),
-                fix=advise("remedy.disk", ("opsctl", "checkpoint", "prune")) if level in BAD else NO_REMEDY,
+                fix=fix if level in BAD else NO_REMEDY,
             )
         ]
 

@@ -64,7 +64,7 @@ class Loss:
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
         curve, train, key = observation.curve, observation.train, f"{self.name}/{observation.train}"
         loss_shape = shape(curve)
-        level, kind, remedy = SHAPES[loss_shape]
+        level, kind, remedy = SHAPES.get(loss_shape, (Level.OK, "now", ""))
         facts, parts = _list_facts(curve, loss_shape), []
         if curve.loss is None:
             # Without a loss nothing is known if the train should log one.
@@ -117,9 +117,8 @@ def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:
         return []
     problems = find_problems(steps)
     level = problems[0].level if problems else Level.OK
-    says = state("steps.made", train=train, step=steps.step)
-    if problems:
-        says = state("steps.trouble", problems[0].says, train=train, step=steps.step)
+    parts = [problem.says for problem in problems[:1]]
+    says = state("steps.trouble" if parts else "steps.made", *parts, train=train, step=steps.step)
     begins = [problem.since_step for problem in problems if problem.since_step is not None]
     return [
         Finding(
@@ -130,7 +129,7 @@ def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:
             since_step=min(begins, default=None),
             wants_rollback=bool(problems),
             details=tuple(problem.says for problem in problems[1:]),
-            fix=advise("remedy.steps", ("opsctl", "logs")) if problems else NO_REMEDY,
+            fix=advise("remedy.steps", ("opsctl", "logs", train)) if problems else NO_REMEDY,
             is_certain=level is Level.WARNING and steps.has_jumped,
         )
     ]
@@ -182,8 +181,6 @@ def _describe_passed(incident: PassedIncident) -> Statement:
 ROLL_BACK = frozenset({LossShape.SLOW, LossShape.DIVERGING, LossShape.NAN})
 """Shapes after which the training is repeated from an earlier checkpoint."""
 SHAPES: dict[LossShape, tuple[Level, str, str]] = {
-    LossShape.LEARNING: (Level.OK, "now", ""),
-    LossShape.CALM: (Level.OK, "now", ""),
     LossShape.SPIKE: (Level.WARNING, "spike", "wait"),
     LossShape.SLOW: (Level.CRITICAL, "slow", "roll_back"),
     LossShape.DIVERGING: (Level.CRITICAL, "rises", "roll_back"),
@@ -192,4 +189,4 @@ SHAPES: dict[LossShape, tuple[Level, str, str]] = {
     LossShape.DEAD: (Level.CRITICAL, "dead", "dead"),
     LossShape.STUCK: (Level.CRITICAL, "stuck", "stuck"),
 }
-"""Severity, sentence and remedy of each shape."""
+"""Severity, sentence and remedy of each shape in trouble."""

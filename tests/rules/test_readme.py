@@ -1,5 +1,6 @@
 """Every command, option and linked file in README, docs and help exists."""
 
+import ast
 import inspect
 import itertools
 import re
@@ -74,6 +75,21 @@ def check_command(line: str) -> str:
 
 def test_documented_commands_are_understood() -> None:
     assert list(filter(None, map(check_command, COMMAND_LINES))) == []
+
+
+def test_commands_of_remedies_are_understood() -> None:
+    """The tuples that begin with "opsctl"; what is computed stands as a name."""
+    lines = []
+    for path in (*ROOT.glob("watchdogs/*.py"), *ROOT.glob("opsctl/*/*.py")):
+        tuples = [node.elts for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Tuple)]
+        words = [[ast.unparse(word) for word in elements] for elements in tuples]
+        lines += [
+            " ".join(re.sub(r"^[^'].*", "x", word).strip("'") for word in line)
+            for line in words
+            if line[:1] == ["'opsctl'"]
+        ]
+    assert len(lines) >= 20
+    assert list(filter(None, map(check_command, filter(lambda line: "opsctl x" not in line, lines)))) == []
 
 
 def find_refused(block: str) -> list[str]:
