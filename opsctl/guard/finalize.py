@@ -183,12 +183,10 @@ def _carry_out(
         outcome=ended.outcome.value,
         text=ended.why,
     )
-    if ended.action is Action.CANCEL_QUEUED:
-        if ids := arrays.cancel(reason, queued_only=True):
-            log.info("cancelled the queued tasks of %s: %s", ", ".join(ids), reason)
-    elif ended.action in {Action.HOLD_QUEUED, Action.PROPOSE_CANCEL}:
-        if ids := arrays.hold(ended.reason or reason):
-            log.info("held the queued tasks of %s: %s", ", ".join(ids), ended.reason or reason)
+    if ended.action is Action.CANCEL_QUEUED and (ids := arrays.cancel(reason, queued_only=True)):
+        log.info("cancelled the queued tasks of %s: %s", ", ".join(ids), reason)
+    elif ended.action in {Action.HOLD_QUEUED, Action.PROPOSE_CANCEL} and (ids := arrays.hold(ended.reason or reason)):
+        log.info("held the queued tasks of %s: %s", ", ".join(ids), ended.reason or reason)
     return ended
 
 

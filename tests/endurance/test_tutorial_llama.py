@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(1500)]
 
 @pytest.mark.skipif(not shutil.which("slurmctld"), reason="needs slurmctld")
 def test_llama_trains_through_crash_and_time_limit(tmp_path):
-    output = run_script(read_script((ROOT / "docs/tutorial-llama.md").read_text()), tmp_path, "llama", timeout_s=1400)
+    output = run_script(
+        read_script((ROOT / "docs/tutorial-llama.md").read_text(), {"pip install '.[trainer,export]'": ":"}),
+        tmp_path,
+        "llama",
+        timeout_s=1400,
+    )
     ends = re.findall(r"^1_\d+\.0 .*?m?\d+s +([a-z-]+) +node", output, re.MULTILINE)
     assert ends[0] == "node-failed", output
     assert "deadline" in ends[1:-1], output

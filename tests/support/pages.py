@@ -77,7 +77,7 @@ def to_pattern(line: str) -> str:
     return "".join([*pieces, re.escape(line.rstrip()[end:])])
 
 
-def run_script(script: str, directory: Path, sandbox: str, *, timeout_s: float = 300) -> str:
+def run_script(script: str, directory: Path, sandbox: str, *, timeout_s: float = 900) -> str:
     """Run the commands in one shell and return its output. Any failing command fails the test."""
     bin_directory = directory / "bin"
     bin_directory.mkdir()

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.pages import BLOCK, MARK, ROOT, find_differences, list_commands, read_script, run_script
 
+pytestmark = pytest.mark.timeout(1000)
+
 HOW_TOS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 INSTEAD: dict[str, str] = {row["shown"]: row.get("typed", ":") for row in HOW_TOS["instead"]}
 
@@ -29,18 +31,17 @@ def test_tutorial_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     Slurm chooses the two: newer versions free the healthy node of the first attempt before the second starts.
     """
     page = (ROOT / "docs" / "tutorial.md").read_text()
-    output = run_script(read_script(page), tmp_path, "tutorial")
+    output = run_script(read_script(page, INSTEAD), tmp_path, "tutorial")
     assert re.search(r"^1_2\.0 .* finished +node\[00(2-003|3-004)\]", output, re.MULTILINE), output
     assert "\n=====\n".join(find_differences(page, output)) == ""
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1000)
 @pytest.mark.usefixtures("_programs")
 def test_how_tos_run_and_print_what_they_show(tmp_path: Path) -> None:
     pages = [(row["before"], (ROOT / "docs" / "how-to" / row["page"]).read_text()) for row in HOW_TOS["pages"]]
     story = "\n".join(f"```sh\n{before}\n```\n{page}" for before, page in pages)
-    output = run_script(read_script(story, INSTEAD), tmp_path, "pages", timeout_s=900)
+    output = run_script(read_script(story, INSTEAD), tmp_path, "pages")
     assert "\n=====\n".join(find_differences(story, output)) == ""
 
 
@@ -48,7 +49,7 @@ def test_every_how_to_is_run() -> None:
     """What is typed otherwise, and output that no command prints, stands in the table with its reason."""
     pages = {path.name: path.read_text() for path in (ROOT / "docs" / "how-to").glob("*.md")}
     assert sorted(pages) == sorted(row["page"] for row in HOW_TOS["pages"])
-    pages["README.md"] = (ROOT / "README.md").read_text()
+    pages |= {name: (ROOT / name).read_text() for name in ("README.md", "docs/tutorial.md")}
     shown = {command for page in pages.values() for command, _ in list_commands(page)}
     assert sorted(set(INSTEAD) - shown) == []
     texts = {block for page in pages.values() for language, block in BLOCK.findall(page) if language == "text"}
