@@ -202,7 +202,7 @@ def _judge_standstill(attempts: Sequence[EndedAttempt], key: str, train: str) ->
         details=tuple(
             state("checkpoint.reached", attempt=attempt.attempt, step=attempt.highest_step) for attempt in attempts
         ),
-        fix=advise("remedy.after_standstill", ("opsctl", "edit", train, "train.toml"), ("opsctl", "why", train)),
+        fix=advise("remedy.after_standstill", ("opsctl", "edit", train, "TRAIN.toml"), ("opsctl", "why", train)),
     )
 
 

@@ -77,7 +77,8 @@ def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, config:
     default = CHANGES[NeededChange.CAUSE]
     change, command = CHANGES.get(reason.change, default) if reason else default
     first = f"Before the {'release' if is_held else 'next launch'}, {change}."
-    yield NextStep(text=" ".join(filter(None, (first, advice))), command=f"{command} {status.train}" if command else "")
+    operands = f" {status.train} TRAIN.toml" if command == "opsctl edit" else f" {status.train}" * bool(command)
+    yield NextStep(text=" ".join(filter(None, (first, advice))), command=command + operands)
     if is_held:
         yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}", verb="release")
     else:
