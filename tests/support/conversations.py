@@ -2,6 +2,7 @@
 
 import json
 import random
+import tomllib
 from pathlib import Path
 
 MESSAGES = [
@@ -10,32 +11,7 @@ MESSAGES = [
     {"role": "user", "content": "And\nthen?"},
     {"role": "assistant", "content": "  é 🙂"},
 ]
-_HEADER = "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
-TEMPLATES = {
-    "chatml": """{%- for m in messages %}
-    {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}""",
-    "llama-3": "{{ bos_token }}{% for m in messages %}"
-    + _HEADER
-    + "{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
-    + _HEADER.replace("{{ m.role }}", "assistant")
-    + "{% endif %}",
-    "mistral": """{{ bos_token }}{% for m in messages %}
-{%- if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ m.content + eos_token }}{% endif %}
-{%- endfor %}""",
-    "closed": """{% for m in messages %}{{ '<' + m.role + '>\n' + m.content + '<end>\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<assistant>\n' }}{% else %}{{ eos_token }}{% endif %}""",
-    "generation": """{% for m in messages %}
-    {%- if m.role == 'assistant' %}
-<a>{% generation %}
-{{ m.content }}</a>{% endgeneration %}
-
-    {%- else %}
-<u>{{ m.content }}</u>
-    {%- endif %}
-{% endfor %}""",
-}
+TEMPLATES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 _LEARNT = {
     "chatml": ["Opsy. <|im_end|>", "  é 🙂<|im_end|>"],
     "llama-3": ["Opsy.<|eot_id|>", "é 🙂<|eot_id|>"],

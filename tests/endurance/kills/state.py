@@ -12,29 +12,7 @@ from opsctl.slurm.commands import Slurm
 State = dict[str, Any]
 LEFTOVER = re.compile(r"\.lease(\.[0-9a-f]{32}(\.broken)?)?|\..+\.[a-z0-9_]{8}|\.[0-9a-f]{32}")
 """What a killed writer may leave, and every reader passes over."""
-VOLATILE = {
-    "at",
-    "n",
-    "actor",
-    "since",
-    "started",
-    "seconds",
-    "until",
-    "pid",
-    "revision",
-    "changed_in",
-    "looked",
-    "opened",
-    "told_at",
-    "last",
-    "submitted",
-    "created",
-    "mark",
-    "passed",
-    "boot",
-    "count",
-    "ticks",
-}
+VOLATILE = set(Path(__file__).with_name("volatile_keys.txt").read_text().split())
 """Keys whose values are times, processes, or how often something was seen."""
 PLAIN = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d|Z)?( UTC)?"), "<time>"),

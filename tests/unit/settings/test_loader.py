@@ -34,8 +34,8 @@ def test_unknown_key_suggests_the_nearest_key():
 
 def test_unknown_key_without_a_neighbour_lists_all_keys():
     assert problems(xyzzy=1) == [
-        "xyzzy: unknown key; known: command, container, environment, guard, hooks, name, preflight, progress, publish,"
-        " python, rollback, setup, slurm, trackers, trainer, watch"
+        "xyzzy: unknown key; known: command, container, environment, guard, hooks, keep, name, preflight, progress,"
+        " publish, python, rollback, setup, slurm, trackers, trainer, watch"
     ]
 
 
@@ -251,20 +251,7 @@ def test_state_home_follows_the_environment(monkeypatch):
     assert state_home() == Path("/state/opsctl")
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (
-            {"cron": {"time_zone": "Mars/Olympus"}},
-            "[cron] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris",
-        ),
-        ({"publish": {"max_file": "9" * 400}}, f"[publish] max_file: '{'9' * 39} is too large a size"),
-        (
-            {"remote": {"known_hosts": []}},
-            "[remote] known_hosts: Tuple should have at least 1 item after validation, not 0",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_site_settings_are_refused"))
 def test_invalid_site_settings_are_refused(table, message):
     with pytest.raises(ConfigError) as caught:
         parse(SiteSettings, {"root": "/trains", **table}, "site.toml")
