@@ -34,13 +34,13 @@ from opsctl.trainer.contract import Env, Phase  # noqa: E402
 from opsctl.trainer.cross_entropy import cross_entropy  # noqa: E402
 from opsctl.trainer.engine import Engine  # noqa: E402
 from opsctl.trainer.heartbeats import Pulse  # noqa: E402
+from opsctl.trainer.loop import Hooks  # noqa: E402
 from opsctl.trainer.loss_spikes import Spikes  # noqa: E402
 from opsctl.trainer.memory_usage import MemoryUsage  # noqa: E402
 from opsctl.trainer.metrics_log import Metrics  # noqa: E402
 from opsctl.trainer.rank_layout import layout  # noqa: E402
 from opsctl.trainer.run_state import RunState  # noqa: E402
 from opsctl.trainer.step_log import StepLog  # noqa: E402
-from opsctl.trainer.stop_hooks import Hooks  # noqa: E402
 
 RATE = 1e-4
 

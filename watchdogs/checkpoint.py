@@ -14,8 +14,7 @@ from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.scan import Save, size_of
 from opsctl.launch.switch_readers import UnansweredSave, find_unanswered_save
 from opsctl.state.events import RESTARTS, AttemptFinalized, RollbackUndone, RolledBack
-from opsctl.state.records import load_record
-from opsctl.state.time_stamps import date_by_first_sight
+from opsctl.state.records import date_by_first_sight, load_record
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import predict_next_save
 from opsctl.telemetry.progress.signs import find_train_saves

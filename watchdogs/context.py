@@ -12,13 +12,14 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from opsctl.base.errors import RunDirError
 from opsctl.base.model import Job, JobState, Node
 from opsctl.base.ports import Clock, Runner
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.events import Cancelled, Event, Submitted, cancels_train
-from opsctl.state.files import MAX_STATE_BYTES, make_directories, read_json, read_text, write_atomic
-from opsctl.state.records import HEADER
+from opsctl.state.files import MAX_STATE_BYTES, make_directories, read_text, set_aside, write_atomic
+from opsctl.state.records import HEADER, load_state
 from opsctl.state.run_dir import Attempt, RunDir
 
 Remembered = TypeVar("Remembered")
@@ -52,7 +53,7 @@ class WatchdogMemory:
         self.write(watchdog, thing, to_fields(value))
 
     def read(self, watchdog: str, thing: str) -> dict[str, Any]:
-        """Return the stored fields; empty if there are none or the file is broken."""
+        """Return the stored fields; empty if there are none or the file is damaged, which is kept aside."""
         contents = map(_read, reversed(self._paths(watchdog, thing)))
         return next((fields for fields in contents if fields is not None), {})
 
@@ -118,10 +119,14 @@ def to_fields(value: object) -> Any:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        fields = read_json(path, MAX_STATE_BYTES)
-    except (OSError, ValueError):
+        return load_state(_parse, path)
+    except RunDirError:
+        set_aside(path)
         return None
-    return {key: fields[key] for key in fields if key not in HEADER} if isinstance(fields, dict) else None
+
+
+def _parse(fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in HEADER}
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,8 +10,8 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, advise, state, type_now
 from opsctl.cron.cron_dir import CronDir, EntryResult, EntryRun, read_ledger
 from opsctl.settings.cron import CronSettings
+from opsctl.state.records import date_by_first_sight
 from opsctl.state.site_dir import SiteDir
-from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.watchdogs.context import WatchContext
 
 WATCH_COMMAND = re.compile(r"\bopsctl\b.*\bwatch\b", re.ASCII)

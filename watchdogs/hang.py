@@ -28,8 +28,8 @@ from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, STATES, Stack, parse, render_stacks
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.slurm.steps import InJob
+from opsctl.state.records import date_by_first_sight
 from opsctl.state.run_dir import Attempt
-from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat

@@ -41,7 +41,7 @@ def build_digest(app: App, since: datetime) -> Digest:
     excluded = [
         f"{exclusion.node}: excluded until {format_time(datetime.fromtimestamp(exclusion.until, UTC))}:"
         f" {exclusion.reason}"
-        for exclusion in app.exclusions.now()
+        for exclusion in app.exclusions.shown()
     ]
     return Digest(
         site=app.site.alerts.site_name,

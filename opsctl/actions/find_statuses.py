@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from opsctl.actions.owner_actions import apply_armed_switches, keep_cron_alive
-from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.alerts.ledger_files import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.base.model import Job

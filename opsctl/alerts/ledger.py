@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from opsctl.alerts.duty import find_planned_silence
-from opsctl.alerts.inhibit import find_causes, name_followers
 from opsctl.alerts.ledger_files import LedgerFiles, ledger_path
 from opsctl.alerts.ledger_state import (
     SEVERITY,
@@ -30,14 +29,14 @@ from opsctl.alerts.ledger_state import (
     Silence,
     dump,
 )
-from opsctl.alerts.transitions import escalate, next_entry
+from opsctl.alerts.transitions import escalate, find_causes, name_followers, next_entry
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.base.statements import Remedy, Statement
 from opsctl.settings.alerts import AlertSettings
-from opsctl.state.files import append_line
+from opsctl.state.files import append_line, set_aside
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 from opsctl.state.records import HEADER
@@ -170,6 +169,8 @@ class AlertLedger:
         is_separate = state.is_separate
         for site in sites:
             state.is_separate = is_separate and site is not self.site
+            if is_separate and site is self.site:
+                set_aside(ledger_path(site))  # could not be read
             try:
                 site.write(ledger_path(site), dump(state))
             except RunDirError:

@@ -7,6 +7,7 @@ ambiguity.
 """
 
 import contextlib
+import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,14 @@ from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import OpsctlError, RunDirError, cannot_write, writing
 from opsctl.base.findings import Level
 from opsctl.base.ports import Clock
-from opsctl.state.files import MAX_RECORD_BYTES, make_directories, read_bounded
+from opsctl.state.files import MAX_RECORD_BYTES, make_directories, read_bounded, set_aside
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
 
 FIRST_WAIT = timedelta(seconds=30)
+_DAMAGES = frozenset({errno.EACCES, errno.EFBIG, errno.EINVAL, errno.EISDIR, errno.ELOOP})
+"""Errors of reading that no later try mends."""
 MAX_WAIT = timedelta(hours=1)
 MAX_RETRY_AFTER = 2 * MAX_WAIT - FIRST_WAIT
 """The longest delay that a channel may ask for."""
@@ -344,7 +347,9 @@ def _items(queue: Path) -> list[OutboxItem]:
 def _read(path: Path) -> OutboxItem | None:
     try:
         return _ITEM.validate_json(read_bounded(path, MAX_RECORD_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", errno.EINVAL) in _DAMAGES:
+            set_aside(path)
         return None
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from opsctl.alerts.message import Message
-from opsctl.state.time_stamps import is_from_future
+from opsctl.state.records import is_from_future
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

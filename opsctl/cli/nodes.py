@@ -175,7 +175,7 @@ def _rows(app: App, view: NodeView, speeds: Mapping[str, NodeSpeed]) -> list[dic
     reasons = {reason.node: reason for reason in app.slurm.reasons()}
     records = {node_record.node: node_record for node_record in app.history.all()}
     cards, now, site = app.history.cards(), app.clock.now(), app.site.health
-    excluded = {exclusion.node: exclusion for exclusion in app.exclusions.now()}
+    excluded = {exclusion.node: exclusion for exclusion in app.exclusions.shown()}
     rows: list[dict[str, object]] = []
     for node in view.nodes:
         record, why = records.get(node.name), reasons.get(node.name)

@@ -12,8 +12,7 @@ from opsctl.base.units import format_size
 from opsctl.cli.output import app_json_and_dry_run, optional_train, print_result
 from opsctl.dash.collect_site import SlurmAnswer, ask_slurm
 from opsctl.dash.pages import render_train_file
-from opsctl.publish import redaction
-from opsctl.publish.publisher import REPORTS, Published, Publisher
+from opsctl.publish.publisher import REPORTS, Published, Publisher, gather_secrets
 from opsctl.publish.staging import StagedFile, TimeLimit
 from opsctl.report import formats
 from opsctl.report.html_page import render_page
@@ -79,9 +78,7 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit, ask: Callable[[], Slu
     app.check_trusted(run)  # [publish] may name a command
     if config.publish:
         deadline = TimeLimit.within(app.clock, table.timeout_seconds)
-    secrets = redaction.gather_secrets(
-        app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ
-    )
+    secrets = gather_secrets(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
     return Publisher(
         run=run,
         table=table,

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from opsctl.actions.find_statuses import find_statuses
-from opsctl.alerts.open_alerts import open_alerts
+from opsctl.alerts.ledger_files import open_alerts
 from opsctl.app import App
 from opsctl.base.errors import RunDirError, Unreachable
 from opsctl.cli.dependent_option import dependent_option

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.base.units import format_duration
 from opsctl.cli.output import cell
 from opsctl.cli.status_card import ALERT_STYLES, STYLES, describe_limit

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import user_name
-from opsctl.state.files import MAX_NUMBER_BYTES, MAX_RECORD_BYTES, MAX_STATE_BYTES, Below, read_json, read_text
-from opsctl.state.records import HEADER, decode, encode, to_text
+from opsctl.state.files import MAX_NUMBER_BYTES, Below, read_text, set_aside
+from opsctl.state.records import HEADER, decode, encode, is_from_future, load_state, to_text
 from opsctl.state.site_dir import SiteDir
-from opsctl.state.time_stamps import is_from_future
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 IN_CRON = "OPSCTL_CRON"
@@ -118,10 +119,8 @@ class SelectedDriver:
 def read_selected(cron_dir: CronDir) -> SelectedDriver | None:
     """Return the selected driver; None if no driver is selected."""
     try:
-        return decode(SelectedDriver, read_json(cron_dir.selected, MAX_RECORD_BYTES))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
+        return load_state(partial(decode, SelectedDriver), cron_dir.selected)
+    except RunDirError:
         return SelectedDriver()
 
 
@@ -190,15 +189,22 @@ def read_ledger(place: CronDir) -> RunHistory:
     Without a history no entry runs twice, and missed times are not made up.
     """
     try:
-        content = read_json(place.ledger, MAX_STATE_BYTES)
-        entries = {str(id): decode(EntryRun, fields) for id, fields in content["entries"].items()}
-        return RunHistory(entries=entries, ticks=tuple(decode(TickRun, fields) for fields in content["ticks"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return load_state(_parse_ledger, place.ledger) or RunHistory()
+    except RunDirError:
         return RunHistory()
 
 
+def _parse_ledger(content: Any) -> RunHistory:
+    entries = {str(id): decode(EntryRun, fields) for id, fields in content["entries"].items()}
+    return RunHistory(entries=entries, ticks=tuple(decode(TickRun, fields) for fields in content["ticks"]))
+
+
 def write_ledger(place: CronDir, ledger: RunHistory) -> None:
-    """Store the history. Raises RunDirError."""
+    """Store the history, and keep one that cannot be read. Raises RunDirError."""
+    try:
+        load_state(_parse_ledger, place.ledger)
+    except RunDirError:
+        set_aside(place.ledger)
     entries = {id: encode(ran) for id, ran in ledger.entries.items()}
     content = {**HEADER, "entries": entries, "ticks": [encode(tick) for tick in ledger.ticks]}
     place.site.write(place.ledger, json.dumps(content, indent=1) + "\n")

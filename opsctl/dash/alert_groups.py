@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsctl.alerts.open_alerts import OPEN, OpenAlert
+from opsctl.alerts.ledger_files import OPEN, OpenAlert
 from opsctl.base.statements import read_sentences, say, say_below, state
 from opsctl.watchdogs.failures import CONTINUES_WITHOUT, HELD
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.dash.alert_groups import describe_failure
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_clock

@@ -1,8 +1,13 @@
 """The stop of an attempt: every reason becomes a stop request, then a signal to the ranks, then their end."""
 
+import contextlib
 import logging
+import os
+import select
 import signal
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from types import FrameType
 
 from opsctl.guard.apply_switches import describe
 from opsctl.guard.body import Body
@@ -121,3 +126,26 @@ class Stopping:
     def _note(self, step: str, why: str) -> None:
         with self.tolerated("recording a stop step"):
             self.arrays.note(StopStep(attempt=self.attempt.name, step=step, why=why))
+
+
+class Signals:
+    """Calls `on_signal` for each signal as it arrives, even while a command of Slurm does not answer."""
+
+    def __init__(self, numbers: Collection[int], on_signal: Callable[[signal.Signals], None]) -> None:
+        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+        def handle(number: int, _: FrameType | None) -> None:
+            on_signal(signal.Signals(number))
+
+        for number in numbers:
+            signal.signal(number, handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # blocked while one guard replaced another
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until a signal arrives or a child ends, for at most `timeout_s`. Return whether one has."""
+        ready, _, _ = select.select([self._read], [], [], timeout_s)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 65536)
+        return bool(ready)

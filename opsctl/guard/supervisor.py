@@ -27,10 +27,9 @@ from opsctl.guard.free_space import await_space
 from opsctl.guard.lost_node import Stragglers, find_lost_node, find_missing_nodes, find_removed_nodes
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
-from opsctl.guard.signals import Signals
 from opsctl.guard.spare_watch import SpareWatch
 from opsctl.guard.stop_request import FINAL, StopKind, read_refusal, read_stop_request
-from opsctl.guard.stopping import Stopping
+from opsctl.guard.stopping import Signals, Stopping
 from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
 from opsctl.launch.tracker_runs import tracker_variables
@@ -281,7 +280,7 @@ class Supervisor:
         """Save the stacks and kill the ranks if the attempt certainly hangs. Return whether it does."""
         with self.tolerated("looking for a hang"):
             if why := self.quiet.find_hang():
-                from opsctl.guard.hang_evidence import save_stacks  # noqa: PLC0415 (rarely needed)
+                from opsctl.guard.during_body import save_stacks  # noqa: PLC0415 (rarely needed)
 
                 save_stacks(self.run, self.attempt, self.runner, self.env, self.clock)
                 if not self.quiet.has_advanced():  # while the stacks were saved

@@ -13,7 +13,7 @@ from opsctl.base.model import Job
 from opsctl.checkpoints.scan import find_saves
 from opsctl.cron.cron_dir import CronDir
 from opsctl.metrics.prometheus import MetricSample
-from opsctl.monitor.known_trains import recall
+from opsctl.monitor.read_trains import recall
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import read_train
@@ -121,7 +121,7 @@ def _nodes(app: App) -> Iterator[MetricSample]:
             incidents[incident.check] += incident.count
         for check, count in sorted(incidents.items()):
             yield MetricSample("opsctl_node_incidents_total", count, {"node": record.node, "check": check})
-    for exclusion in app.exclusions.now():
+    for exclusion in app.exclusions.shown():
         labels = {"node": exclusion.node, "reason": exclusion.reason}
         yield MetricSample("opsctl_node_excluded_until_timestamp_seconds", exclusion.until, labels)
 

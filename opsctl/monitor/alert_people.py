@@ -27,8 +27,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.apply_answers import FindChain, apply_answers
 from opsctl.monitor.cycle_report import CycleProblems, log_deliveries
-from opsctl.monitor.known_trains import has_listed
-from opsctl.monitor.read_trains import Unit, WatchServices
+from opsctl.monitor.read_trains import Unit, WatchServices, has_listed
 from opsctl.settings.alert_channels import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchdogMemory

@@ -16,7 +16,7 @@ from opsctl.alerts.dispatch import Alerting, enqueue
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import ANSWER_ID_PREFIX, describe_time, find_incident, make_message
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.errors import InputError, OpsctlError, RunDirError
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Level
 from opsctl.base.units import format_duration
 from opsctl.guard.node_care import NodeCare
@@ -25,10 +25,9 @@ from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.confirm_proposals import confirm_proposals
 from opsctl.state import switches
 from opsctl.state.events import RequestDone
-from opsctl.state.files import MAX_STATE_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.reasons import as_written
-from opsctl.state.records import HEADER
+from opsctl.state.records import HEADER, load_state
 from opsctl.state.run_dir import may_act
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch
@@ -297,14 +296,8 @@ def load_memory(site: SiteDir) -> AnswerMemory:
 
     Raises RunDirError for one that cannot be read: every answer could then be sent again.
     """
-    path = site.alerts / "answers.json"
-    try:
-        return _MEMORY.validate_python(read_json(path, MAX_STATE_BYTES))
-    except FileNotFoundError:
-        return AnswerMemory()
-    except (OSError, ValueError, TypeError) as error:
-        hint = "two days after the last answer, nobody can send one again: remove the file then"
-        raise RunDirError(f"{path}: which answers were handled is unknown: {error!s:.200}", hint=hint) from error
+    hint = "which answers were handled is unknown; two days after the last one, remove the file"
+    return load_state(_MEMORY.validate_python, site.alerts / "answers.json", hint) or AnswerMemory()
 
 
 def store_memory(site: SiteDir, memory: AnswerMemory) -> None:

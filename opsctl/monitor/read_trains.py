@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
-from opsctl.alerts.transitions import SITE_ROOT, SITE_SLURM
+from opsctl.alerts.transitions import SITE_FILES, SITE_ROOT, SITE_SLURM
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, Node
@@ -19,7 +21,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.monitor.cycle_report import CycleProblems
-from opsctl.monitor.known_trains import find_other_root, judge_root, recall, remember
+from opsctl.settings.field_types import NAME
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Journal
@@ -80,12 +82,17 @@ class TrainReader:
         if problem := answer.why if isinstance(answer, Failed) else find_other_root(known, inode, root, runs):
             self.problems.fail(f"{root} cannot be listed: {problem}")
             return known, [judge_root(problem, known)]
-        # An entry that was a train, and is a link or a file now, is reported until it is gone.
-        runs += [run for run in known if run not in runs and os.path.lexists(run.path)]
+        # An entry that was a train, and is a link or a file now, is reported until it is gone; a train that needs tasks
+        # and is gone, until a person acknowledges that.
+        ended, levels = recall_ended(memory), read_levels(self.services.alerting)
+        known = [run for run in known if run not in runs]
+        runs += [run for run in known if os.path.lexists(run.path) or not (run.name in ended or _is_known(run, levels))]
         if self.acts:
             remember(memory, root, runs)
-        entry = read_levels(self.services.alerting).get(SITE_ROOT)
-        return runs, [judge_root("", runs)] if entry and entry.level is not Level.OK else []
+        unit = "files", "site"
+        lines = self.isolation.run({unit: self.services.node_care.history.list_unreadable})[unit]
+        findings = [judge_root("", runs), judge_files([lines.why] if isinstance(lines, Failed) else lines)]
+        return runs, [finding for finding in findings if finding.level is not Level.OK or _is_open(finding.key, levels)]
 
     def read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
         """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer.
@@ -132,19 +139,27 @@ class TrainReader:
             nodes=self._read_nodes(tuple(trains.values()), answers=jobs is not None),
             acts=self.acts,
         )
+        if self.acts and jobs is not None:
+            note_ended(memory, {train.name: train.is_over for train in context.trains})
         return context, unreadable if self._watches("train") else []
 
     def _read_train(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
+        if not os.path.lexists(run.path):
+            command = f"opsctl alerts ack train/{run.name} --reason removed"
+            raise RunDirError(f"{run.path} is gone; if you removed it: {command}")
         if why := run.why_no_train:
             raise RunDirError(f"{run.path}: no train: {why}")
         config = parse(TrainSettings, read_toml(run.config), str(run.config))
         journal = self.services.journal(run)
+        events = tuple(journal.events())
+        if not events and run.attempts():
+            raise RunDirError(f"{run.journal}: the journal is gone")
         if jobs is None:
             return WatchedTrain(run=run, config=config, snapshot=None)
         snapshot = take_snapshot(run, journal, jobs)
         ours = {job.id for job in snapshot.jobs}
         also = find_related_jobs(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
-        return WatchedTrain(run=run, config=config, snapshot=snapshot, also=also, events=tuple(journal.events()))
+        return WatchedTrain(run=run, config=config, snapshot=snapshot, also=also, events=events)
 
     def _read_nodes(self, trains: Sequence[WatchedTrain], *, answers: bool) -> tuple[Node, ...] | None:
         """Return every node if a train runs or a node's alert is open; None if Slurm does not answer."""
@@ -162,9 +177,85 @@ class TrainReader:
         return any(entry.level is not Level.OK and is_node_alert(key) for key, entry in entries.items())
 
 
+def _is_open(key: str, levels: Mapping[str, LedgerEntry]) -> bool:
+    return key in levels and levels[key].level is not Level.OK
+
+
+def _is_known(run: RunDir, levels: Mapping[str, LedgerEntry]) -> bool:
+    """Whether a person has acknowledged what is reported about this train."""
+    entry = levels.get(f"train/{run.name}")
+    return bool(entry and entry.acknowledged)
+
+
 def read_levels(alerting: Alerting) -> dict[str, LedgerEntry]:
     """Return the entries of the alert ledger; none if the ledger cannot be read."""
     try:
         return alerting.ledger.levels()
     except OpsctlError:
         return {}
+
+
+MAX_REMEMBERED = 10_000
+_PLACE, _COPY, _ENDED = ("site", "trains"), ("site", "root"), ("site", "ended")
+
+
+def remember(memory: WatchdogMemory, root: Path, runs: Sequence[RunDir]) -> None:
+    """Remember the list; also outside of the root, since a root that is gone takes with it what lies there."""
+    fields = {"names": [run.name for run in runs[:MAX_REMEMBERED]], "inode": _read_inode(root)}
+    memory.write(*_PLACE, fields)
+    if memory.spare:
+        WatchdogMemory(memory.spare, memory.problems).write(*_COPY, fields)
+
+
+def recall(memory: WatchdogMemory, root: Path) -> tuple[list[RunDir], object]:
+    """Return the trains that were listed last, perhaps removed since, and the inode of the root that had them."""
+    fields = memory.read(*_PLACE) or WatchdogMemory(memory.spare or memory.directory).read(*_COPY)
+    names = fields.get("names")
+    known = names[:MAX_REMEMBERED] if isinstance(names, list) else []
+    runs = [RunDir(root / name) for name in known if isinstance(name, str) and NAME.fullmatch(name)]
+    return runs, fields.get("inode")
+
+
+def has_listed(spare: Path) -> bool:
+    """Whether this user has listed the root before as the owner of its alerts, and so goes on where it is gone."""
+    return bool(WatchdogMemory(spare).read(*_COPY))
+
+
+def note_ended(memory: WatchdogMemory, ended: Mapping[str, bool]) -> None:
+    """Remember which of these trains need no task any more, and may therefore be removed without a word."""
+    earlier = recall_ended(memory) - ended.keys()
+    memory.write(*_ENDED, {"names": sorted(earlier.union(name for name in ended if ended[name]))[:MAX_REMEMBERED]})
+
+
+def recall_ended(memory: WatchdogMemory) -> frozenset[str]:
+    names = memory.read(*_ENDED).get("names")
+    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
+
+
+def find_other_root(known: Collection[RunDir], inode: object, root: Path, runs: Collection[RunDir]) -> str:
+    """Return why `root` is not the directory that had the `known` trains, such as one below a mount that is gone."""
+    is_other = bool(known and inode) and not any(run in known for run in runs) and inode != _read_inode(root)
+    return f"{root}: another directory than before: is the file system mounted?" if is_other else ""
+
+
+def _read_inode(root: Path) -> int:
+    with suppress(OSError):
+        return root.stat().st_ino
+    return 0
+
+
+def judge_root(problem: str, runs: Sequence[RunDir]) -> Finding:
+    """Return the finding about the list of trains. `problem` is why the root cannot be listed; empty if it was."""
+    if not problem:
+        return Finding(key=SITE_ROOT, level=Level.OK, says=state("site.root_listed"))
+    says = state("site.root_unlisted", problem=problem, trains=len(runs))
+    return Finding(key=SITE_ROOT, level=Level.CRITICAL, says=says, fix=type_now(("opsctl", "doctor")))
+
+
+def judge_files(unreadable: Sequence[str]) -> Finding:
+    """Return the finding about the files of the site, of which a line each describes those that cannot be read."""
+    if not unreadable:
+        return Finding(key=SITE_FILES, level=Level.OK, says=state("site.files_read"))
+    says = state("site.files_unread", files=len(unreadable), first=unreadable[0])
+    fix = type_now(("opsctl", "nodes"))
+    return Finding(key=SITE_FILES, level=Level.CRITICAL, says=says, evidence=tuple(unreadable), fix=fix)

@@ -158,7 +158,7 @@ def judge_vanished(
     reported = {finding.key for finding in findings}
     judged = []
     for key, entry in levels.items():
-        if entry.level is Level.OK or key in reported or not _has_vanished(checked, results, key):
+        if entry.level is Level.OK or key in reported or not _has_vanished(checked, results, key, reported):
             continue
         says = state("site.vanished", key=key)
         finding = entry.finding or Finding(key=key, level=Level.OK, says=says)
@@ -169,7 +169,9 @@ def judge_vanished(
     return judged
 
 
-def _has_vanished(checked: CheckedParts, results: Mapping[tuple[str, str], Any], key: str) -> bool:
+def _has_vanished(
+    checked: CheckedParts, results: Mapping[tuple[str, str], Any], key: str, reported: Collection[str]
+) -> bool:
     """Return whether an open alert without a finding in this cycle is resolved.
 
     `key` is `WATCHDOG/TARGET` or `WATCHDOG/TARGET/PART`. The alert is resolved if the watchdog checked the target and
@@ -183,7 +185,8 @@ def _has_vanished(checked: CheckedParts, results: Mapping[tuple[str, str], Any],
     if checked.is_partial:
         return False
     is_readable = any(train.name == target for train in checked.context.trains)
-    is_read_or_removed = is_readable or _is_removed(checked.context.site.root_path / target)
+    is_removed = f"train/{target}" not in reported and _is_removed(checked.context.site.root_path / target)
+    is_read_or_removed = is_readable or is_removed
     if name == "train":
         return is_read_or_removed
     if name not in checked.watchdogs:

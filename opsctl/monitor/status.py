@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.base.model import Job, JobState
 from opsctl.base.nodesets import expand_if_list
 from opsctl.base.statements import state

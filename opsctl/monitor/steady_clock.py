@@ -17,7 +17,7 @@ from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.base.units import format_duration
 from opsctl.host.system import boot_id, suspended_s
-from opsctl.state.time_stamps import CLOCK_TOLERANCE
+from opsctl.state.records import CLOCK_TOLERANCE
 from opsctl.watchdogs.context import WatchdogMemory, recall
 
 log = logging.getLogger(__name__)

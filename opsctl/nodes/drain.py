@@ -147,9 +147,10 @@ class Quarantine:
         if not steps:
             return []
         nodes = fold(step.node for step in steps)
-        self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
         until = self.exclusions.clock.now() + timedelta(hours=self.site.exclude_hours)
+        # First what keeps queued tasks away: the list of exclusions may be one that cannot be read.
         notes = [self._exclude_from(arrays, nodes, until) for arrays in self.all_arrays]
+        self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
         why = "; ".join(["from later launches", *(note for note in notes if note)])
         return [NodeAction(node=step.node, action="excluded", why=why) for step in steps]
 

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from opsctl.base.errors import InputError
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.ports import Clock
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
-from opsctl.state.records import HEADER, decode, encode
+from opsctl.state.records import HEADER, decode, encode, load_state
 from opsctl.state.site_dir import SiteDir
 
 
@@ -26,7 +27,10 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusions:
-    """The site's exclusions, stored in `.site/nodes/exclusions.json`."""
+    """The site's exclusions, stored in `.site/nodes/exclusions.json`.
+
+    What acts by it raises RunDirError for a file that cannot be read: no bad node comes back by that.
+    """
 
     site: SiteDir
     clock: Clock
@@ -36,9 +40,17 @@ class Exclusions:
         now = self.clock.now().timestamp()
         return [exclusion for exclusion in self._read() if exclusion.until > now]
 
+    def shown(self) -> list[Exclusion]:
+        """Return the exclusions for display; none if they cannot be read, which `list_unreadable` reports."""
+        with suppress(RunDirError):
+            return self.now()
+        return []
+
     def last_day(self) -> frozenset[str]:
-        """Return the nodes that were excluded in the last 24 hours."""
-        return frozenset(exclusion.node for exclusion in self._read() if self._is_recent(exclusion))
+        """Return the nodes that are known to be excluded in the last 24 hours."""
+        with suppress(RunDirError):
+            return frozenset(exclusion.node for exclusion in self._read() if self._is_recent(exclusion))
+        return frozenset()
 
     def _is_recent(self, exclusion: Exclusion) -> bool:
         return exclusion.since > (self.clock.now() - timedelta(days=1)).timestamp()
@@ -76,13 +88,7 @@ class Exclusions:
         return self.site.nodes / "exclusions.json"
 
     def _read(self) -> list[Exclusion]:
-        try:
-            stored = read_json(self._path, MAX_RECORD_BYTES)
-            # Of an earlier version: the exclusions alone.
-            rows = stored if isinstance(stored, list) else stored["exclusions"]
-            return [decode(Exclusion, fields) for fields in rows]
-        except (OSError, ValueError, TypeError, KeyError):
-            return []
+        return load_state(_parse, self._path, "repair it, or move it away and exclude the nodes anew") or []
 
     def _write(self, exclusions: Iterable[Exclusion]) -> None:
         """Store the exclusions that have not expired, and those of the last day."""
@@ -90,3 +96,8 @@ class Exclusions:
         exclusions = [exclusion for exclusion in exclusions if exclusion.until > now or self._is_recent(exclusion)]
         content = {**HEADER, "exclusions": list(map(encode, exclusions))}
         self.site.write(self._path, json.dumps(content, indent=1) + "\n")
+
+
+def _parse(stored: Any) -> list[Exclusion]:
+    # Of an earlier version: the exclusions alone.
+    return [decode(Exclusion, fields) for fields in (stored if isinstance(stored, list) else stored["exclusions"])]

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from opsctl.base.errors import RunDirError
 from opsctl.base.ports import Clock
+from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_state import Card, Health, NodeBaseline, NodeSnapshot, Port, Verdict
 from opsctl.nodes.health.usual_hardware import measure
 from opsctl.nodes.slow_nodes import NodeSpeed, StepTimeRatio, judge_speed
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, read_json, set_aside
 from opsctl.state.lease import lease
 from opsctl.state.records import HEADER, decode, load_record
 from opsctl.state.site_dir import SiteDir
@@ -129,10 +131,18 @@ class NodeHistory:
         return {card.uuid: card.incidents for path in paths if (card := load_record(CardRecord, path))}
 
     def list_unreadable(self) -> list[str]:
-        """Return a line for each history that exists and cannot be read: `all` and `cards` leave it out."""
+        """Return a line for each file of the site that cannot be read, or was set aside because of that.
+
+        Decisions leave out what it held, but for exclusions, without which none is made.
+        """
         kinds: dict[str, type[NodeRecord | CardRecord]] = {"node": NodeRecord, "card": CardRecord}
         paths = [path for path in self.site.nodes.glob("*/*.json") if path.parent.name in kinds]
-        return [f"{path}: cannot be read" for path in paths if load_record(kinds[path.parent.name], path) is None]
+        lines = [f"{path}: cannot be read" for path in paths if load_record(kinds[path.parent.name], path) is None]
+        try:
+            Exclusions(site=self.site, clock=self.clock).now()
+        except RunDirError as error:
+            lines.append(error.message)
+        return lines + self.site.list_set_aside()
 
     def save(
         self,
@@ -260,6 +270,8 @@ class NodeHistory:
 
     def _write_json(self, path: Path, record: NodeRecord | CardRecord) -> None:
         path.parent.mkdir(exist_ok=True, mode=0o755)
+        if load_record(type(record), path) is None:
+            set_aside(path)
         self.site.write(path, json.dumps({**HEADER, **asdict(record)}, separators=(",", ":")))
 
     def _file(self, kind: str, name: str) -> Path:

@@ -10,23 +10,49 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from opsctl.base.errors import ConfigError
-from opsctl.base.tables import parse_toml
+from opsctl.base.tables import parse_toml, read_package_table
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.alerts import AlertSettings
+from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.field_types import Duration, Name, SbatchOption, SettingsTable, Text, Word, must
 from opsctl.settings.health import HealthSettings, PolicySettings, RemoteSettings
-from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.settings.setup import ShellSetup
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.config_problems import list_problems
+
+PATTERN_GROUPS: tuple[str, ...] = tuple(read_package_table("settings/progress.toml")["groups"])
+"""The groups of `pattern`; the unit is a part of the name."""
+
+
+def check_step_pattern(pattern: str) -> str:
+    """Return the pattern if it can be used for step lines. Raises ValueError."""
+    if not pattern:
+        return pattern
+    names = compile_bounded(pattern).names
+    if "step" not in names:
+        raise ValueError(f"{pattern!r:.80} has no group `step`, such as step=(?P<step>\\d+)")
+    if unknown := names - set(PATTERN_GROUPS):
+        raise ValueError(f"unknown group {', '.join(sorted(unknown))}; known: {', '.join(PATTERN_GROUPS)}")
+    return pattern
+
+
+SaveDirectory = Annotated[str, must(lambda path: path and "\0" not in path, "{!r} is not a directory")]
+
+
+class ProgressSettings(SettingsTable):
+    """`[progress]` of TRAIN.toml: where the progress of a foreign trainer shows."""
+
+    pattern: Annotated[str, AfterValidator(check_step_pattern)] = ""
+    checkpoint_directories: tuple[SaveDirectory, ...] = ()
+
 
 Variable = Annotated[str, must(re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch, "{!r} is not the name of a variable")]
 TimeLimit = Annotated[

@@ -26,6 +26,8 @@ MAX_RECORD_BYTES = 4 << 20
 """One record: the start or the end of an attempt, the history of a node, a message in the outbox."""
 MAX_STATE_BYTES = 64 << 20
 """The state of many things in one file: the ledgers of alerts and of cron, the state of a publication."""
+BROKEN = ".broken"
+"""Suffix of a state file that could not be read, when another took its place."""
 MAX_NUMBER_BYTES = 100
 """One number: an exit code, the time of the last tick."""
 MAX_ENTRIES = 100_000
@@ -176,6 +178,12 @@ def close_to_others(path: Path) -> None:
         status = os.fstat(handle)
         if status.st_mode & 0o022:
             os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~0o022)
+
+
+def set_aside(path: Path) -> None:
+    """Rename a file that cannot be read, before another takes its place: a person may still need it."""
+    with contextlib.suppress(OSError):
+        path.replace(path.with_suffix(BROKEN))
 
 
 def make_directory(path: Path, mode: int) -> None:

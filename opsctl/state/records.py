@@ -8,16 +8,17 @@ import json
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from opsctl import __version__
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.base.errors import RunDirError
+from opsctl.state.files import MAX_RECORD_BYTES, MAX_STATE_BYTES, read_json
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -25,6 +26,8 @@ FORMAT = 1
 HEADER: Mapping[str, object] = {"format": FORMAT, "opsctl": __version__}
 MAX_NUMBER = 2**63 - 1
 """Times of files are 64-bit numbers of nanoseconds; start.json holds one."""
+CLOCK_TOLERANCE = timedelta(minutes=2)
+"""Clocks of nodes differ by this much. A stamp that is further ahead comes from a broken clock."""
 YEARS = range(2000, 2200)
 """Times outside cannot be shown in every time zone."""
 
@@ -85,6 +88,16 @@ def load_record(cls: Callable[..., T], path: Path, max_bytes: int = MAX_RECORD_B
         return decode(cls, read_json(path, max_bytes))
     except (OSError, ValueError):
         return None
+
+
+def load_state(parse: Callable[[Any], T], path: Path, hint: str = "repair the file, or move it away") -> T | None:
+    """Return what `parse` makes of the JSON in a file; None without the file. Raises RunDirError for a damaged one."""
+    try:
+        return parse(read_json(path, MAX_STATE_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunDirError(f"{path}: cannot be read: {error!s:.200}", hint=hint) from error
 
 
 @cache
@@ -180,6 +193,27 @@ def to_time(value: object) -> datetime:
     if not isinstance(time, datetime) or time.utcoffset() is None or time.year not in YEARS:
         raise ValueError("not a time with a time zone")
     return time
+
+
+def parse_past(text: str, now: datetime) -> datetime:
+    """Return the time in `text`, at most `now`. Raises ValueError, TypeError."""
+    return min(datetime.fromisoformat(text), now)
+
+
+def is_from_future(stamp: datetime, now: datetime) -> bool:
+    return stamp - now > CLOCK_TOLERANCE
+
+
+def date_by_first_sight(stamp: datetime, now: datetime, remembered: Sequence[str]) -> tuple[datetime, tuple[str, ...]]:
+    """Return when the stamp was set by this machine's clock, and what to pass as `remembered` next time.
+
+    A stamp from the future counts from the moment at which this machine first read the stamp. Counting the stamp as
+    now at every reading would keep its writer alive for ever.
+    """
+    match remembered:
+        case [str(text), str(sight)] if text == stamp.isoformat():
+            return min(stamp, parse_past(sight, now)), (text, sight)
+    return min(stamp, now), (stamp.isoformat(), now.isoformat()) if stamp > now else ()
 
 
 _SIMPLE: dict[Any, Convert] = {

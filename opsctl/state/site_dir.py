@@ -4,12 +4,13 @@ import os
 import pwd
 import stat
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
 from opsctl.base.errors import writing
 from opsctl.host.system import user_name
-from opsctl.state.files import Below, make_directories, write_atomic
+from opsctl.state.files import BROKEN, Below, make_directories, write_atomic
 
 OWNED = ("alerts", "nodes", "cron")
 
@@ -54,6 +55,12 @@ class SiteDir:
         if status.st_mode & 0o022:
             return f"{self.path}: mode {stat.S_IMODE(status.st_mode):04o} lets others write"
         return ""
+
+    def list_set_aside(self) -> list[str]:
+        """Return a line for each file that could not be read when another took its place."""
+        places = ("alerts", "alerts/outbox/*", "nodes/*", "cron", "watch/*")
+        paths = sorted(chain.from_iterable(self.path.glob(f"{place}/*{BROKEN}") for place in places))
+        return [f"{path}: could not be read, and counts as lost; if you know what it held, remove it" for path in paths]
 
     def create(self) -> None:
         """Make every directory, writable by the owner only. Idempotent. Raises RunDirError."""

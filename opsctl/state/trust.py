@@ -62,7 +62,7 @@ def check_settings(path: Path, *, root: Path | None = None) -> None:
     Raises NotTrusted, unless this user has trusted the file before. A missing file is left to its reader.
     """
     offences, unknown = _find_offences([path], root)
-    if path.exists() and (offences or unknown) and str(path.absolute()) not in read_trusted():
+    if os.path.lexists(path) and (offences or unknown) and str(path.absolute()) not in read_trusted():
         raise NotTrusted(
             f"others could have written {path}, whose commands run as you:{_list(offences | unknown)}",
             hint="chmod go-w them; or, if you trust everyone who can write there: opsctl --trust ...",

@@ -4,11 +4,13 @@ import os
 import random
 import shutil
 import signal
+from typing import Any
 
 import pytest
 
 from opsctl.trainer import manifest
 from tests.integration.trainer.conftest import tiny
+from tests.support.cases import read_table
 
 pytest.importorskip("deepspeed")
 
@@ -16,18 +18,7 @@ from tests.support.trainer_ranks import run_ranks
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
-CUTS = {
-    "pp1": (1, {}),
-    "pp2": (2, {"pipeline": 2}),
-    "pp4": (4, {"pipeline": 4}),
-    "dp2": (2, {}),
-    "tp2": (2, {"tensor": 2}),
-    "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
-    "pp2-dp2": (4, {"pipeline": 2}),
-    "tp2-dp2": (4, {"tensor": 2}),
-    "pp2-tp2-sp": (4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
-    "tp2-dp2-sp": (4, {"tensor": 2, "sequence_parallel": True}),
-}
+CUTS: dict[str, tuple[int, dict[str, Any]]] = read_table(__file__, "cuts")
 TIED = "tied_modules.embedding.weight"
 RAMP = {"micro_batch": 2, "global_batch": 16, "rampup": [4, 4, 96]}
 """The batch grows four times, the last after the restart."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-MIN_ATTACKS = 1500
+MIN_ATTACKS = 1750
 ATTACKS = pytest.StashKey[dict[str, str]]()
 RESULTS = pytest.StashKey[dict[str, str]]()
 

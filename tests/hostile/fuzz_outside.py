@@ -8,8 +8,8 @@ from pathlib import Path
 import jinja2
 
 from opsctl.alerts import answer, own_line
+from opsctl.alerts.channels import email, ntfy, slack
 from opsctl.alerts.channels import email as mail_channel
-from opsctl.alerts.channels import mail_sender, ntfy, slack
 from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.cli.plan import model_source
 from opsctl.dash import steering
@@ -109,7 +109,7 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
         ),
     ),
     "sender of a mail": FuzzTarget(
-        lambda data: mail_sender.find_sender(data, "mx", NOW), examples=tuple(mail.encode() for mail in MAIL)
+        lambda data: email.find_sender(data, "mx", NOW), examples=tuple(mail.encode() for mail in MAIL)
     ),
     "buttons of ntfy": FuzzTarget(
         lambda data: list(ntfy._read(data, "phone", "topic", KEY, NOW)),

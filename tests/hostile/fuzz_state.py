@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from opsctl.alerts import open_alerts, outbox
+from opsctl.alerts import ledger_files, outbox
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.base import nodesets
 from opsctl.checkpoints import catalog
@@ -129,7 +129,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
     ),
     "last tick": file(lambda _: CronDir(site()).last_tick(), name=".site/cron/last-tick", examples=(b"1795333309.5",)),
     "open alerts": file(
-        lambda _: open_alerts.open_alerts(LedgerFiles(site()), SystemClock().now()),
+        lambda _: ledger_files.open_alerts(LedgerFiles(site()), SystemClock().now()),
         name=".site/alerts/ledger.json",
         examples=(*LEDGER, *JSON),
     ),

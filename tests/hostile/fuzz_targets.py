@@ -26,7 +26,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, host_output, nvidia_smi, snapshot
-from opsctl.nodes.remote import known_hosts
+from opsctl.nodes.remote import ssh as known_hosts
 from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
 from opsctl.settings import field_types

@@ -14,6 +14,7 @@ from opsctl.alerts.channels import ntfy, pagerduty
 from opsctl.alerts.outbox import Undelivered
 from opsctl.host.system import SystemClock
 from opsctl.settings.alert_channels import AppriseTable, NtfyTable
+from tests.support.cases import read_table
 
 KEY, TOPIC, MESSAGE = "k" * 32, "answers", "7.1"
 
@@ -58,30 +59,37 @@ def line(text: object, **fields: object) -> bytes:
     return json.dumps({"event": "message", "id": "x", "message": text, **fields}).encode() + b"\n"
 
 
-GOOD = "9999999999." + sign(KEY, f"{TOPIC}/ack/{MESSAGE}.9999999999")
-OLD = f"{MESSAGE}.1." + sign(KEY, f"{TOPIC}/ack/{MESSAGE}.1")
-HOLD = f"{MESSAGE}.9999999999." + sign(KEY, f"{TOPIC}/hold/{MESSAGE}.9999999999")
-OTHER = (
-    f"ack 7.2.{GOOD}",
-    f"hold {MESSAGE}.{GOOD}",
-    f"ack tr12 {MESSAGE}.{GOOD}",
-    f"ack: why {MESSAGE}.{GOOD}",
-    f"ACK {MESSAGE}.{GOOD}",
-)
-OTHER += f"silence 9d {MESSAGE}.{GOOD}", f"silence 4h {MESSAGE}.{GOOD}", f"ack {OLD}", f"ack {MESSAGE}.8{GOOD[1:]}"
-OTHER += f"hold {HOLD}", f"ack {HOLD}", f"confirm {MESSAGE}.{GOOD}", f"ack {MESSAGE}{GOOD[10:]}", f"ack .{GOOD}"
-FORGED = (
-    *OTHER,
-    f"hold {MESSAGE}.{'0' * 24}", f"hold {MESSAGE}.", f"hold {MESSAGE}", f"hold .{GOOD}", f"hold 7.2.{GOOD}",
-    f"hold {MESSAGE}.{GOOD[:-1]}", f"hold {MESSAGE}.{sign(KEY, MESSAGE)}", f"hold {MESSAGE}.{sign('', MESSAGE)}",
-    f"hold {MESSAGE}.{GOOD}é", f"hold {TOPIC}/{MESSAGE}.{GOOD}", "\ud800 \udc80.x", ["hold"], {"a": 1}, None, 7,
-)  # fmt: skip
+SIGNED = {
+    "good": "9999999999." + sign(KEY, f"{TOPIC}/ack/{MESSAGE}.9999999999"),
+    "old": f"{MESSAGE}.1." + sign(KEY, f"{TOPIC}/ack/{MESSAGE}.1"),
+    "hold": f"{MESSAGE}.9999999999." + sign(KEY, f"{TOPIC}/hold/{MESSAGE}.9999999999"),
+    "other_topic": f"{MESSAGE}.9999999999." + sign(KEY, f"{TOPIC}2/ack/{MESSAGE}.9999999999"),
+    "message_alone": sign(KEY, MESSAGE),
+    "empty_key": sign("", MESSAGE),
+    "signature": sign(KEY, f"{TOPIC}/ack/{MESSAGE}.9999999999"),
+}
+GOOD = SIGNED["good"]
+FORGED = [
+    *(text.format(**SIGNED) for text in read_table(__file__, "forged")),
+    "\ud800 \udc80.x",
+    ["hold"],
+    {"a": 1},
+    None,
+    7,
+]
 
 
 @pytest.mark.attack("an answer by ntfy without the right signature")
 @pytest.mark.parametrize("text", FORGED, ids=range(len(FORGED)))
 def test_forged_answer_is_no_answer(text: object) -> None:
     with serving(line(text)) as server:
+        assert poll_ntfy(server) == []
+
+
+@pytest.mark.attack("a right answer by ntfy in an event that is no message, or in another field")
+@pytest.mark.parametrize("event", read_table(__file__, "events"))
+def test_other_event_is_no_answer(event: str) -> None:
+    with serving(event.replace("GOOD", f"ack {MESSAGE}.{GOOD}").encode() + b"\n") as server:
         assert poll_ntfy(server) == []
 
 
@@ -111,16 +119,13 @@ def test_endless_answer_is_cut(body: bytes) -> None:
     assert time.process_time() - begun < 10
 
 
-INCIDENTS = (
-    b"null", b"[]", b'{"incidents": 7}', b'{"incidents": [7, [], {"acknowledgements": 7}]}', b'{"incidents": [{}]}',
-    b'{"incidents": [{"acknowledgements": [{"acknowledger": []}, {"acknowledger": {"id": null}}, 7]}]}',
-)  # fmt: skip
+INCIDENTS = read_table(__file__, "incidents")
 
 
 @pytest.mark.attack("incidents of PagerDuty of wrong types")
 @pytest.mark.parametrize("body", INCIDENTS, ids=range(len(INCIDENTS)))
-def test_wrong_incident_is_no_answer(body: bytes) -> None:
-    with serving(body) as server:
+def test_wrong_incident_is_no_answer(body: str) -> None:
+    with serving(body.encode()) as server:
         assert set(poll_pagerduty(server)) <= {"ack"}
 
 

@@ -16,25 +16,14 @@ from opsctl.dash.serve_pages import make_links, open_socket
 from opsctl.host.system import SystemClock
 from opsctl.state.journal import Journal
 from tests.hostile.conftest import Site
+from tests.support.cases import read_cases, read_table
 from tests.support.dash_site import make_alerted_site, serving
 from tests.support.hostile_users import STRANGER
 from tests.support.trains import until
 
 CONNECTIONS = 600
 """More than the server takes at the same time."""
-WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-SLOW_BODY = b"POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-
-
-SENT = {
-    "nothing": b"",
-    "half": b"GET / HTTP/1.1\r\n",
-    "slow body": SLOW_BODY,
-    "whole and half": WHOLE + WHOLE[:-2],
-    "two and half": WHOLE + WHOLE + WHOLE[:-2],
-    "whole and line": WHOLE + b"\r\n",
-    "whole": WHOLE,
-}
+SENT = read_table(__file__, "sent")
 
 
 @pytest.mark.attack("a link to look takes the right to act from the browser that opens it")
@@ -117,7 +106,7 @@ def test_thief_of_the_port_is_named() -> None:
 
 @pytest.mark.attack("a stranger without a token keeps all connections of the pages")
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
-def test_idle_connections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_idle_connections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3 * CONNECTIONS:
         pytest.skip("too few open files are allowed")
@@ -125,8 +114,27 @@ def test_idle_connections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
         visitor.enter(Role.VIEW)
         for _ in range(CONNECTIONS):
             connection = socket.create_connection(("127.0.0.1", visitor.port), timeout=250)
-            stack.enter_context(closing(connection)).sendall(sent)
+            stack.enter_context(closing(connection)).sendall(sent.encode("latin-1"))
         until(lambda: visitor.ask("/")[0] == 200)
+
+
+@pytest.mark.attack("a request of another page, or without a session, acts or shows something")
+@pytest.mark.parametrize(*read_cases(__file__, "requests"))
+def test_request_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, body: str | None) -> None:
+    """{act} and {view} in the head are cookies, {csrf} is the token of the session that acts."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    site = make_alerted_site(tmp_path)
+    with serving(site, acts=True) as visitor:
+        view, act = visitor.enter(Role.VIEW).cookie, visitor.enter(Role.ACT).cookie
+        csrf = visitor.server.access.csrf_token(act.partition("=")[2])
+        data = (body or '{"verb": "hold", "train": "tr11"}').encode()
+        lines = head.format(view=view, act=act, csrf=csrf, length=len(data), port=visitor.port).splitlines()
+        with closing(socket.create_connection(("127.0.0.1", visitor.port), timeout=250)) as connection:
+            connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1") + data)
+            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert b"tr11" not in answer.partition(b"\r\n\r\n")[2]
+        assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 3"))
+        assert (site.slurm.held, list(site.run("tr11").switches.iterdir())) == ([], [])
 
 
 SHORT_LINES = b"a\n" * (16 << 20)

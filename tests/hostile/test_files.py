@@ -2,9 +2,10 @@
 
 import os
 import resource
+import shutil
 import stat
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from opsctl.state.journal import Journal
 from opsctl.state.run_dir import check_trusted
 from opsctl.telemetry.progress.run_progress import read_progress
 from opsctl.trainer.atomic_files import write_atomic
+from opsctl.trainer.bounded_files import open_regular
 from opsctl.trainer.contract import read_heartbeat, read_stop_reason, read_time
 from tests.hostile.conftest import Site
 from tests.support.cases import read_table
@@ -138,3 +140,19 @@ class TestUsers:
         STRANGER.run(lambda: path.write_text("") or path.chmod(0o666))
         assert "belongs to uid" in OWNER.run(lambda: append_line(path, b"x\n")) or path.read_text() == ""
         assert path.read_text() == ""
+
+
+@pytest.mark.attack("a directory of a stranger's train is a link to a directory that its reader alone can read")
+@pytest.mark.root
+@pytest.mark.parametrize("place", ["logs", "logs/12_1.0", "journal", "heartbeat", "attempts", "checkpoints"])
+@pytest.mark.parametrize("owner", [0, STRANGER.uid])
+def test_directory_of_a_stranger_leads_nowhere(site: Site, tmp_path: Path, place: str, owner: int) -> None:
+    run = site.train()
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "a.log").write_text("RuntimeError: x\n")
+    shutil.rmtree(run.path / place, ignore_errors=True)
+    (run.path / place).symlink_to(private)
+    os.chown(run.path / place, owner, -1, follow_symlinks=False)
+    with nullcontext() if owner == 0 else pytest.raises(OSError, match="link of another user"):
+        os.close(open_regular(run.path / place / "a.log"))

@@ -6,8 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from opsctl.alerts.answer import RawAnswer
-from opsctl.alerts.channels.email import _with_proof
-from opsctl.alerts.channels.mail_sender import find_sender
+from opsctl.alerts.channels.email import _with_proof, find_sender
 from tests.support.cases import read_table
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.publish.git_push import Git
-from opsctl.publish.redaction import Secrets
+from opsctl.publish.publisher import Secrets
 from opsctl.publish.staging import TimeLimit
 from opsctl.settings.health import RemoteSettings
 from tests.support.finalized_trains import QueuedTrain, make_node_care

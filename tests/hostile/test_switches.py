@@ -1,6 +1,7 @@
 """Switches in a directory where every member of the team can rename, remove and make entries."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -9,8 +10,9 @@ from opsctl.state import switches
 from opsctl.state.events import SwitchArmed
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Switch
+from opsctl.state.switches import RequestKind, Switch
 from tests.hostile.conftest import Site
+from tests.support.cases import read_cases
 from tests.support.hostile_users import MEMBER, OWNER, STRANGER
 
 
@@ -86,6 +88,17 @@ class TestUsers:
             path.chmod(0o664)
             assert MEMBER.run(lambda: path.write_text(text)) == str(len(text))
         assert self.armed(run, kind) == "somebody (with a file of nobody)"
+
+    @pytest.mark.attack("a member makes a kill switch of what the owner has left")
+    @pytest.mark.parametrize(*read_cases(__file__, "forged"))
+    def test_forged_switch_is_nobodys(self, site: Site, change: str):
+        """The owner has armed a save switch, left a request, and has a private kill switch of another train."""
+        run, other = site.owned_train(), site.owned_train("tr12")
+        OWNER.run(lambda: switches.arm(RunDir(run.path), Switch.SAVE, why='"switch": "kill"'))
+        OWNER.run(lambda: switches.arm(RunDir(other.path), Switch.KILL, why="x"))
+        OWNER.run(lambda: switches.request(RunDir(run.path), RequestKind.RELEASE))
+        MEMBER.run(lambda: subprocess.run(["bash", "-c", change], cwd=run.switches, capture_output=True, check=False))
+        assert "by='nobody'" not in OWNER.run(lambda: switches.read(RunDir(run.path), Switch.KILL))
 
     @pytest.mark.attack("a switch is moved from one train to another")
     def test_switch_of_another_train_is_nobodys(self, site: Site):

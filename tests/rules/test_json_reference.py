@@ -13,7 +13,7 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 
-from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import Remedy, Statement, state
 from opsctl.calc.time_left import Eta

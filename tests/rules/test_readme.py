@@ -133,3 +133,10 @@ def test_index_lists_records_once() -> None:
     assert sorted(listed) == sorted(path.name for path in folder.glob("0*.md"))
     numbers = [name[:4] for name in listed]
     assert len(numbers) == len(set(numbers)), "two records with one number"
+
+
+def test_promises_of_the_threat_model_name_tests() -> None:
+    model = (ROOT / "docs" / "explanation" / "threat-model.md").read_text()
+    assert [name for name in re.findall(r"`(tests/[\w./-]+)`", model) if not (ROOT / name).exists()] == []
+    promises = re.findall(r"^\| (.*) \|$", model.partition("## Promised")[2].partition("\nAttacks of")[0], re.MULTILINE)
+    assert [promise for promise in promises[1:] if "`tests/" not in promise] == []

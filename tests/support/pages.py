@@ -8,23 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from tests.support.cases import read_table
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "@@@ command"
 TRACE = re.compile(r"\++ ")
 UNSHOWN = re.compile(r"\++ |\d{4}-\d\d-\d\dT\S+ INFO |other users of this machine may submit ")
 """Lines of the shell's trace, of the log on stderr, and what only root sees."""
-WILDCARDS = {
-    r"…": ".*",
-    r"/home/me\S*": r"\S+",
-    r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?": r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?",
-    r"(?:\d+(?:\.\d+)?(?:s|m|h|d)\b ?)+": r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d)\b ?)+",
-    r"\b[0-9a-f]{12}\b": "[0-9a-f]{12}",
-    r"\d+(?:\.\d+)?(?:E[+-]\d+)?": r"\d+(?:\.\d+)?(?:E[+-]\d+)?",
-    r"[▁-█↑]+": "[▁-█↑]*",
-    r"\b(?:root|anna)\b(?:@\w+)?": r"[\w-]+(?:@[\w.-]+)?",
-    r"\s+": r"\s*",
-}
+WILDCARDS: dict[str, str] = read_table(__file__, "wildcards")
 """What a page may show otherwise: `…`, paths, times, durations, ids, numbers, bars, users and blanks."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.actions.find_statuses import find_statuses
-from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.alerts.ledger_files import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import TimedOut

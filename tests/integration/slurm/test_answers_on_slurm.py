@@ -10,21 +10,12 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Held, HoldReleased, RequestDone
 from opsctl.state.journal import Journal
 from opsctl.state.switches import Switch, arm
+from tests.support.cases import read_table
 from tests.support.findings import make_finding
 from tests.support.ntfy_server import NtfyServer, press
 from tests.support.trains import Trains, trains_on
 
-CHANNEL = """
-[alerts.people]
-anna = ["ntfy:phone"]
-[alerts.channels.phone]
-kind = "ntfy"
-server = "{url}"
-topic = "alerts"
-answer_topic = "answers"
-answer_key = "0123456789abcdef"
-buttons = ["hold", "release"]
-"""
+CHANNEL: str = read_table(__file__, "channel")
 
 
 @pytest.fixture

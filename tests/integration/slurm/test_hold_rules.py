@@ -10,7 +10,7 @@ from opsctl.base.findings import Level
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.watchdogs.failures import failures
-from tests.support.cases import read_cases
+from tests.support.cases import read_cases, read_table
 from tests.support.mounts import mounting
 from tests.support.trains import Trains, until
 
@@ -32,18 +32,7 @@ fi
 echo " iteration 12/ 12 | lm loss: 2.0E+00 |"
 """
 
-TUTORIAL = """
-cd "$1"
-first=$(cat snapshot.pt 2>/dev/null || echo 0)
-[ "$first" = 0 ] || echo "Resuming training from snapshot at Epoch $first"
-for epoch in $(seq "$first" $((first + 2))); do
-    echo "[GPU0] Epoch $epoch | Batchsize: 32 | Steps: 64"
-    echo $((epoch + 1)) >snapshot.pt
-    echo "Epoch $epoch | Training snapshot saved at snapshot.pt"
-done
-[ "$epoch" -lt 11 ] || exit 0
-kill -KILL $$
-"""
+TUTORIAL: str = read_table(__file__, "tutorial")
 
 
 def launch(trains: Trains, *, saves: bool) -> None:

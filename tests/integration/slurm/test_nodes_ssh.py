@@ -17,8 +17,7 @@ from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout, group_answers
-from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
-from opsctl.nodes.remote.ssh import Ssh
+from opsctl.nodes.remote.ssh import HostKeyChanged, HostUnknown, KnownHosts, Ssh, parse
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.state.site_dir import SiteDir
 from tests.support.gpu_nodes import render_smi

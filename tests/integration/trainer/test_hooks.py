@@ -9,8 +9,8 @@ import pytest
 
 from opsctl.integrations.opsctl_contract import Contract
 from opsctl.trainer.contract import Env, TrainerStop
+from opsctl.trainer.loop import Decision, Hooks
 from opsctl.trainer.run_state import RunState
-from opsctl.trainer.stop_hooks import Decision, Hooks
 
 
 class OneRank:

@@ -8,10 +8,10 @@ pytest.importorskip("deepspeed")
 
 from opsctl.trainer import memory_usage, process_groups
 from opsctl.trainer.contract import TrainerStop
+from opsctl.trainer.loop import Hooks
 from opsctl.trainer.memory_usage import MemoryUsage, host_percent
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
-from opsctl.trainer.stop_hooks import Hooks
 from tests.integration.trainer.conftest import tiny
 from tests.support.cases import read_cases
 

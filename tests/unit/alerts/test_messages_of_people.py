@@ -163,7 +163,7 @@ def test_strangers_push_no_answer_out_of_the_memory(world):
 )
 def test_nothing_is_done_while_the_memory_of_answers_cannot_be_read(world, content):
     (world.site.alerts / "answers.json").write_text(content)
-    with pytest.raises(RunDirError, match="which answers were handled is unknown"):
+    with pytest.raises(RunDirError, match="cannot be read"):
         write(world, "hold", is_button=True)
     assert world.train.queue.rows[0].is_held is False
 

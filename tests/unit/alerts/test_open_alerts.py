@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.alerts.ledger_files import LedgerFiles, ledger_path
-from opsctl.alerts.open_alerts import open_alerts
+from opsctl.alerts.ledger_files import LedgerFiles, ledger_path, open_alerts
 from opsctl.base.findings import Level
 from tests.unit.alerts.conftest import finding
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.actions.queue_tasks import queue_tasks
 from opsctl.app import App, build
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.cli import cli
+from opsctl.dash.steering import queue_tasks
 from opsctl.launch.rollback_state import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.monitor.reconcile import carry_out
 from opsctl.preflight.problem import Problem

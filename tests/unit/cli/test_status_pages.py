@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group, RenderableType
 
-from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.base.findings import Level
 from opsctl.cli.status_card import BLOCKS, fitted_card, sparkline, status_block
 from opsctl.cli.status_table import alert_texts, draw_table

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.dash.show_times import format_age
 from opsctl.dash.train_figures import draw_sparkline
 from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline

@@ -11,8 +11,14 @@ import pytest
 from opsctl.base.model import JobState, Node
 from opsctl.base.statements import state
 from opsctl.dash.alert_groups import group_alerts
-from opsctl.dash.collect_site import WatchAge, collect_site, is_worth_showing
-from opsctl.dash.node_tiles import describe_lost_nodes, describe_state, list_node_tiles
+from opsctl.dash.collect_site import (
+    WatchAge,
+    collect_site,
+    describe_lost_nodes,
+    describe_state,
+    is_worth_showing,
+    list_node_tiles,
+)
 from opsctl.dash.pages import PageContext, render_overview, render_wall
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_ago, format_day_time

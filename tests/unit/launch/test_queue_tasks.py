@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.actions.queue_tasks import load_launched
+from opsctl.dash.steering import load_launched
 from opsctl.launch.launch_plan import trainer_json
 from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.alerts.ledger_files import LedgerFiles
-from opsctl.alerts.open_alerts import open_alerts
+from opsctl.alerts.ledger_files import LedgerFiles, open_alerts
 from opsctl.base.findings import Level, to_data
 from opsctl.base.model import Job, JobState
 from opsctl.base.units import format_duration

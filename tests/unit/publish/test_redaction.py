@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from opsctl.base.secret_formats import Secrets
-from opsctl.publish.redaction import UnreadableSecret, gather_secrets
+from opsctl.publish.publisher import UnreadableSecret, gather_secrets
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.alerts import AlertSettings
 from tests.support.cases import read_cases, read_table

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from opsctl.settings.bounded_pattern import MAX_LINE_BYTES, compile_bounded
-from opsctl.settings.progress import check_step_pattern
+from opsctl.settings.loader import check_step_pattern
 from tests.support.cases import read_cases, read_table
 
 MAX_SEARCH_S = 2.0

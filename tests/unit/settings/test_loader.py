@@ -8,8 +8,7 @@ from paramiko.config import SSHConfig
 
 from opsctl.base.errors import ConfigError
 from opsctl.host.system import SystemClock, state_home
-from opsctl.nodes.remote.known_hosts import KnownHosts
-from opsctl.nodes.remote.ssh import Ssh
+from opsctl.nodes.remote.ssh import KnownHosts, Ssh
 from opsctl.settings.health import RemoteSettings
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse
 from tests.support.cases import read_cases
