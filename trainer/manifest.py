@@ -14,7 +14,6 @@ manifest, a checkpoint may hold KEEP (the reason never to prune the checkpoint) 
 
 import errno
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -273,13 +272,13 @@ def set_aside(checkpoint: Path) -> Path:
 
 def _rename(path: Path, prefix: str) -> Path:
     """Put `prefix` before a name, and a number behind it if that is taken; return the new path. Raises OSError."""
-    for number in itertools.count():
+    for number in range(1000):
         renamed = path.with_name(f"{prefix}{path.name}" + (f".{number}" if number else ""))
         if not renamed.exists():
-            break
-    path.rename(renamed)
-    fsync_directory(path.parent)
-    return renamed
+            path.rename(renamed)
+            fsync_directory(path.parent)
+            return renamed
+    raise FileExistsError(f"{path} was set aside a thousand times; remove its {prefix}* copies")
 
 
 def is_sound(checkpoint: Path) -> bool:
@@ -354,12 +353,14 @@ def _is_protected(checkpoint: Checkpoint, keep_every: int) -> bool:
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, and the remains of interrupted removals. Raises OSError.
+    """Remove a checkpoint, and the remains of its interrupted removal. Raises OSError.
 
     The rename comes first, so that an interruption leaves no checkpoint with missing files.
     """
-    retire(checkpoint)
-    sweep(checkpoint.parent)
+    interrupted = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
+    if interrupted.exists():
+        shutil.rmtree(interrupted)
+    shutil.rmtree(retire(checkpoint))
 
 
 def retire(path: Path) -> Path:

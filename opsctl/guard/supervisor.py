@@ -280,7 +280,7 @@ class Supervisor:
         """Save the stacks and kill the ranks if the attempt certainly hangs. Return whether it does."""
         with self.tolerated("looking for a hang"):
             if why := self.quiet.find_hang():
-                from opsctl.guard.during_body import save_stacks  # noqa: PLC0415 (rarely needed)
+                from opsctl.guard.hang_evidence import save_stacks  # noqa: PLC0415 (rarely needed)
 
                 save_stacks(self.run, self.attempt, self.runner, self.env, self.clock)
                 if not self.quiet.has_advanced():  # while the stacks were saved

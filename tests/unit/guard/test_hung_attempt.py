@@ -2,7 +2,7 @@
 
 import pytest
 
-from opsctl.guard import during_body
+from opsctl.guard import hang_evidence
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.supervisor import Supervisor
 from tests.support.finalized_trains import QueuedTrain
@@ -32,7 +32,7 @@ def save_stacks_with(monkeypatch: pytest.MonkeyPatch, meanwhile) -> list[str]:
         saved.append("stacks")
         meanwhile()
 
-    monkeypatch.setattr(during_body, "save_stacks", save)
+    monkeypatch.setattr(hang_evidence, "save_stacks", save)
     return saved
 
 
