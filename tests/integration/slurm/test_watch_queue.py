@@ -240,13 +240,15 @@ def test_simultaneous_cycles_alert_once(trains: Trains, app: CountedApp, slurm: 
     assert [report.problems for report in reports] == [(), ()]
 
 
-def test_alert_of_a_removed_train_is_resolved(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+def test_removed_train_with_a_task_to_do_waits_for_a_person(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     shutil.rmtree(trains.run().path)
-    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.OK)]
+    assert list_transitions(cycle(app)) == [("train/t", Level.WARNING)]
+    trains.opsctl("alerts", "ack", "train/t", "--reason", "removed")
+    assert {*list_transitions(cycle(app))} == {("slurm_status/t", Level.OK), ("train/t", Level.OK)}
 
 
 @pytest.mark.root
