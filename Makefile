@@ -22,7 +22,7 @@ LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py
 
 # More workers than cores: these tests wait for Slurm more than they compute. Files with long tests start first.
 SUITE := tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
-WORKERS := -n 5 --dist loadfile --no-loadscope-reorder --ignore $(LIBRARY_TESTS)
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder --ignore $(LIBRARY_TESTS)
 # Tests that need root run by sudo, where an ordinary user has it without a password.
 SUDO = $(shell [ "$$(id -u)" -eq 0 ] || ! sudo -n true 2>/dev/null || echo sudo -n)
 SELECTION_OF_USER = $(if $(SUDO),-m 'not root') --skips build/skips.json

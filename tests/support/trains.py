@@ -99,6 +99,9 @@ def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
         for array in mine:
             slurm.cancel(array)
         until(lambda: not [job for job in slurm.jobs() if job.array in mine and not job.state.is_final])
+        for node in slurm.nodes():
+            if node.reason.startswith("Kill task failed"):  # a rank ended late, as on a busy machine
+                slurm.resume(node.name)
 
 
 def until(holds: Callable[[], Any], *, seconds: float = 250) -> Any:

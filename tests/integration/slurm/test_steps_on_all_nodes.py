@@ -62,6 +62,7 @@ def test_node_where_the_command_fails_is_unknown_alone(shell: InJob, fault: str,
     assert (answers["node004"].code, answers["node004"].may_have_run) == (code, True), answers["node004"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.STOP])
 def test_lost_node_ends_the_command_on_no_other_node(sandbox: Sandbox, shell: InJob, kind: FaultKind) -> None:
     sandbox.fault("node004", kind)
