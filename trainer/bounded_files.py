@@ -39,13 +39,13 @@ def _is_led(path: str | Path, owner: int) -> bool:
     """Whether a link of somebody else leads to a file of `owner`, such as one that only this user can read."""
     for parent in Path(path).parents:
         status = os.lstat(parent)
-        if stat.S_ISLNK(status.st_mode) and status.st_uid not in {0, os.geteuid(), owner, _find_hidden_root()}:
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in {0, os.geteuid(), owner, _find_unmapped_owner()}:
             return True
     return False
 
 
-def _find_hidden_root() -> int:
-    """Return the number that root may have in this user namespace, as others whom the namespace does not have."""
+def _find_unmapped_owner() -> int:
+    """Return the number of all users whom this user namespace does not have, root perhaps among them; else 0."""
     is_whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     return 0 if is_whole else int(Path("/proc/sys/kernel/overflowuid").read_text())
 

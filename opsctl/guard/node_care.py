@@ -2,7 +2,6 @@
 
 import logging
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,8 @@ from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.node_evidence import add_node_history
 from opsctl.host.isolation import Failed, Isolation
-from opsctl.launch.render import templates_dir
 from opsctl.launch.train_arrays import TrainArrays
+from opsctl.nodes.connection_test import CONNECT_S, START_S, ConnectionTest
 from opsctl.nodes.drain import Quarantine, count_needed_nodes, keep_report, report
 from opsctl.nodes.drain_plan import (
     NodePlan,
@@ -35,65 +34,13 @@ from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.fanout import Fanout, merge_objects
+from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.slow_nodes import compare_nodes, read_times
 from opsctl.settings.health import HealthSettings, PolicySettings
 from opsctl.slurm.commands import Slurm
 from opsctl.state.events import ExclusionDecided
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import Attempt
-
-PORTS = range(20_000, 30_000)
-CONNECT_S = 15.0
-"""How long the nodes try to connect. Steps on several nodes do not start at the same moment."""
-START_S = 20.0
-"""Time limit for the start of the program on a node."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionTest:
-    fanout: Fanout
-    addresses: Mapping[str, str]
-    """Network address by node; the node's name where an address is missing."""
-    rng: random.Random
-    """Chooses the ports and the token."""
-    connect_s: float = CONNECT_S
-    python: str = sys.executable
-    """An interpreter that exists on the nodes."""
-
-    def is_cut_off(self, suspect: str, voices: Sequence[str]) -> bool | None:
-        """Return whether the suspect listens, and the first two voices reach each other but not the suspect.
-
-        None if the test could not be carried out or shows nothing, such as ports that a firewall closes everywhere.
-        """
-        if len(voices) < 2:
-            return None
-        first, second = voices[:2]
-        suspect_port, control_port = self.rng.sample(PORTS, 2)
-        suspect_target = {suspect: (self.addresses.get(suspect) or suspect, suspect_port)}
-        control_target = {first: (self.addresses.get(first) or first, control_port)}
-        fields = self._run(
-            {
-                suspect: {"listen": suspect_port, "expected": 2, "targets": {}},
-                first: {"listen": control_port, "expected": 1, "targets": suspect_target},
-                second: {"listen": 0, "expected": 0, "targets": suspect_target | control_target},
-            }
-        )
-        reached = {node: fields[node].get("reached") for node in (first, second)}
-        if any(isinstance(names, list) and suspect in names for names in reached.values()):
-            return False
-        is_complete = bool(fields[suspect].get("listening")) and reached[first] == [] and reached[second] == [first]
-        return True if is_complete else None
-
-    def _run(self, requests: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
-        """Run the program on every node at the same time. Return the printed fields by node."""
-        program = (templates_dir() / "nodes" / "connect.py").read_text()
-        common = {"token": f"{self.rng.getrandbits(64):016x}", "seconds": self.connect_s}
-        arguments = {node: {**common, **request} for node, request in requests.items()}
-        timeout = self.connect_s + START_S
-        answers = self.fanout.run_program(program, arguments, python=self.python, timeout=timeout)
-        return {node: merge_objects(answer.out) for node, answer in answers.items()}
-
 
 log = logging.getLogger(__name__)
 Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
@@ -257,7 +204,8 @@ class NodeCare:
         lines = [f"excluded {text} for queued tasks and later launches, until {decided.until:%Y-%m-%d %H:%M} UTC"]
         lines += [f"{text} is not excluded for later launches: {problem}"] if problem else []
         ours = frozenset(exclusion.node for exclusion in self.exclusions.shown())
-        plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
+        # Without the list of exclusions, nobody knows how many nodes may be drained.
+        plan = plan_drain([] if problem else bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
         if self.policy.drain == "propose" and plan.steps:
             to_drain = fold(step.node for step in plan.steps)
             lines.append(f"proposed to drain; to do it: opsctl drain-bad-nodes {to_drain}")

@@ -127,6 +127,13 @@ def test_a_drain_waits_for_a_person(train: QueuedTrain) -> None:
     assert find_proposals(train.arrays.journal.events(), train.clock.now()) == {}
 
 
+def test_no_node_is_drained_while_the_exclusions_cannot_be_read(train: QueuedTrain) -> None:
+    care = make_node_care(train)
+    care.exclusions.site.create()
+    care.exclusions.site.write(care.exclusions.site.nodes / "exclusions.json", "[")
+    assert (blame(train, care).excluded, "drain" in train.queue.calls) == (True, False)
+
+
 def test_a_person_who_excludes_by_hand_confirms_the_proposal(train: QueuedTrain) -> None:
     blame(train, replace(make_node_care(train), policy=PolicySettings(exclude="propose")))
     assert list_open(train) == ["failures.proposes_exclusion"]
