@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ _TEXTS = re.compile(
 _BETWEEN_KEYS = re.compile(r"[^\w\-. \t]+")
 
 
+@cache
 def read_package_table(name: str) -> dict[str, Any]:
-    """Return a table by its path in the package, such as `metrics/families.toml`."""
+    """Return a table by its path in the package, such as `metrics/families.toml`: the same object at every call."""
     return tomllib.loads((PACKAGE / name).read_text(encoding="utf-8"))
 
 

@@ -197,7 +197,7 @@ def embedding_parameters(shape: ModelShape) -> int:
     return shape.vocabulary * shape.hidden
 
 
-PUBLISHED = {name: _shape(row) for name, row in read_package_table("calc/models.toml").items()}
+PUBLISHED = {name: _shape(dict(row)) for name, row in read_package_table("calc/models.toml").items()}
 """The presets of models.toml by name."""
 
 

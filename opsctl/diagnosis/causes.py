@@ -121,7 +121,7 @@ def causes() -> tuple[Cause, ...]:
     """Return the rows of the catalogue. The first matching row classifies a line."""
     rows: list[Cause] = []
     for table in TABLES:
-        rows += map(_cause, read_table(f"catalogue/{table}")["cause"])
+        rows += [_cause(dict(row)) for row in read_table(f"catalogue/{table}")["cause"]]
     return tuple(rows)
 
 
@@ -144,7 +144,7 @@ def _cause(row: dict[str, Any]) -> Cause:
     return Cause(**row | parsed)
 
 
-UNEXPLAINED = _cause(read_table("traceback"))
+UNEXPLAINED = _cause(dict(read_table("traceback")))
 """The cause of a traceback that no row of the catalogue matches."""
 
 

@@ -1,8 +1,6 @@
 """Why an attempt ended, as the trainer, the guard or Slurm reports, without reading logs."""
 
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
 from opsctl.base.model import JobState
 from opsctl.diagnosis.causes import CauseKind, Weight, read_table
@@ -40,25 +38,20 @@ def explain_by_trainer(
 
 def explain_by_slurm(state: JobState) -> ExitReason | None:
     """Return Slurm's reason, None for a state that names none (such as FAILED)."""
-    return _explain("slurm", state) if state in _table()["slurm"] else None
+    return _explain("slurm", state) if state in read_table("exit_reasons")["slurm"] else None
 
 
 def explain_by_outcome(outcome: str) -> ExitReason | None:
     """Return what an outcome itself says: with exit code 0, the attempt ended as the trainer or a person planned."""
-    return _explain("outcome", outcome) if outcome in _table()["outcome"] else None
+    return _explain("outcome", outcome) if outcome in read_table("exit_reasons")["outcome"] else None
 
 
 def _explain(reporter: str, reason: str, more: str = "") -> ExitReason:
-    row = _table()[reporter][reason]
+    row = read_table("exit_reasons")[reporter][reason]
     return ExitReason(
         kind=CauseKind(row["kind"]),
         says=row["says"] + more,
         is_final=reporter == "trainer",
-        advice=_table()["advice"].get(row["kind"], "") if reporter != "outcome" else "",
+        advice=read_table("exit_reasons")["advice"].get(row["kind"], "") if reporter != "outcome" else "",
         yields_to=Weight[row.get("yields_to", "cause").upper()],
     )
-
-
-@cache
-def _table() -> dict[str, dict[str, Any]]:
-    return read_table("exit_reasons")

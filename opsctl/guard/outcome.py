@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from opsctl.base.model import JobState
 from opsctl.base.tables import read_package_table
@@ -88,13 +87,8 @@ def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
 
 def _find(reporter: str, word: str) -> Outcome | None:
     """Return the outcome that outcomes.toml names for a word of the trainer, the stop request or Slurm."""
-    name = read_outcomes()[reporter].get(word)
+    name = read_package_table("guard/outcomes.toml")[reporter].get(word)
     return Outcome(name) if name else None
-
-
-@cache
-def read_outcomes() -> dict[str, dict[str, str]]:
-    return read_package_table("guard/outcomes.toml")
 
 
 def _by_trainer(evidence: Evidence) -> tuple[Outcome, str] | None:

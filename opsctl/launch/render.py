@@ -16,7 +16,6 @@ from opsctl.base.tables import read_package_table
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
 
 
-@cache
 def read_job_variables() -> Mapping[str, Mapping[str, Any]]:
     """Return job_variables.toml: the variables of placeholders, and those that podman passes into a container."""
     return read_package_table("launch/job_variables.toml")

@@ -6,11 +6,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
-from typing import Any
 
 from opsctl.base.model import Job, JobState
 from opsctl.base.tables import read_package_table
 from opsctl.state.journal import TrainHistory
+
+TABLE = "launch/wait_reasons.toml"
 
 
 class WaitKind(StrEnum):
@@ -58,20 +59,15 @@ def with_first_start(job: Job, limit_minutes: float, now: datetime) -> Job:
 
 
 @cache
-def _read_table() -> dict[str, dict[str, Any]]:
-    return read_package_table("launch/wait_reasons.toml")
-
-
-@cache
 def _limit(name: str) -> re.Pattern[str]:
-    return re.compile(_read_table()["limits"][name])
+    return re.compile(read_package_table(TABLE)["limits"][name])
 
 
 @cache
 def read_reasons() -> dict[str, tuple[WaitKind, str]]:
     """Return the kind and the explanation of each reason in wait_reasons.toml."""
     reasons: dict[str, tuple[WaitKind, str]] = {}
-    for kind, rows in _read_table()["kinds"].items():
+    for kind, rows in read_package_table(TABLE)["kinds"].items():
         reasons |= {reason: (WaitKind(kind), says) for reason, says in rows.items()}
     return reasons
 
@@ -96,7 +92,7 @@ def _explain_limit(reason: str) -> str:
     owner = "account" if match[1] == "Assoc" else "QOS"
     kind, scope = match[2], match[4]
     resource = _limit("minutes").sub("", match[3])
-    amount = _read_table()["resources"].get(resource, resource)
+    amount = read_package_table(TABLE)["resources"].get(resource, resource)
     if resource != match[3]:
         amount = f"{amount} x minutes"
     if kind == "Min":

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -212,17 +211,11 @@ class Recipe:
 
     def name(self, setting: str) -> str:
         """Return the name that users know: `[trainer.batch] global_batch`, or `--global-batch-size`."""
-        known = read_setting_names()
+        known: Mapping[str, Mapping[str, str]] = read_package_table("preflight/setting_names.toml")
         if self.is_embedded:
             return known["own"].get(setting, "")
         usual = {**known["Megatron"], **known.get(self.trainer, {})}
         return self.names.get(setting) or usual.get(setting, setting)
-
-
-@cache
-def read_setting_names() -> Mapping[str, Mapping[str, str]]:
-    """Return setting_names.toml: by trainer, the names of settings."""
-    return read_package_table("preflight/setting_names.toml")
 
 
 def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import time
-from functools import cache
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -46,14 +45,9 @@ class SettingsTable(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the JSON schema with the descriptions of the keys."""
         schema = handler(core_schema)
-        for key, text in _read_descriptions().get(cls.__name__, {}).items():
+        for key, text in read_package_table("settings/descriptions.toml").get(cls.__name__, {}).items():
             handler.resolve_ref_schema(schema)["properties"][key]["description"] = text
         return schema
-
-
-@cache
-def _read_descriptions() -> dict[str, dict[str, str]]:
-    return read_package_table("settings/descriptions.toml")
 
 
 def must(is_valid: Callable[[Any], object], message: str) -> AfterValidator:

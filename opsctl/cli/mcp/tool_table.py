@@ -113,7 +113,7 @@ class AssistantTool:
 @cache
 def load_tools() -> dict[str, AssistantTool]:
     table = read_package_table("cli/mcp/tools.toml")
-    return {name: _read_tool(name, fields) for name, fields in table.items()}
+    return {name: _read_tool(name, dict(fields)) for name, fields in table.items()}
 
 
 def offered_tools(*, has_actions: bool) -> dict[str, AssistantTool]:

@@ -53,7 +53,7 @@ class LineRow:
 @cache
 def read_xids() -> dict[int, XidRow]:
     rows: dict[int, XidRow] = {}
-    for fields in read_package_table("nodes/health/xid.toml")["xid"]:
+    for fields in map(dict, read_package_table("nodes/health/xid.toml")["xid"]):
         for code in fields.pop("codes"):
             rows[code] = XidRow(code=code, **fields)
     return rows

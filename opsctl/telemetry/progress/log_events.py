@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any
 
 from opsctl.base.tables import read_package_table
 
+TABLE = "telemetry/progress/log_events.toml"
 MAX_TEXT_CHARS = 200
 
 
@@ -58,24 +58,19 @@ def load_event_patterns() -> tuple[EventPattern, ...]:
             pattern=re.compile(row["pattern"]),
             is_found=row.get("found", True),
         )
-        for row in _load_table()["event"]
+        for row in read_package_table(TABLE)["event"]
     )
 
 
 @cache
 def load_words() -> tuple[str, ...]:
     """Return the texts of which every line of an event holds one. The search for them is fast."""
-    return tuple(_load_table()["words"])
+    return tuple(read_package_table(TABLE)["words"])
 
 
 @cache
 def _compile_words() -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, load_words())))
-
-
-@cache
-def _load_table() -> dict[str, Any]:
-    return read_package_table("telemetry/progress/log_events.toml")
 
 
 def parse_event(text: str) -> ProgressEvent | None:

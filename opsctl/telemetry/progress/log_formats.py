@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from opsctl.base.tables import read_package_table
 from opsctl.settings.bounded_pattern import BoundedPattern, compile_bounded
 from opsctl.telemetry.progress.iteration import Iteration
 
+TABLE = "telemetry/progress/log_formats.toml"
 MEGATRON = "megatron"
 MAX_SEGMENT_CHARS = 4096
 """A longer line is cut: no trainer's step line is as long."""
@@ -173,27 +173,22 @@ def formats_for(pattern: str) -> tuple[LineFormat, ...]:
 @cache
 def load_formats() -> tuple[LineFormat, ...]:
     """Return the formats in the order of log_formats.toml."""
-    return tuple(_parse(fields) for fields in _load_table()["format"])
+    return tuple(_parse(fields) for fields in read_package_table(TABLE)["format"])
 
 
 @cache
 def load_epochs() -> LineFormat:
     """Return the format of lines that name an epoch, for a log without steps."""
-    return _parse(_load_table()["epochs"])
+    return _parse(read_package_table(TABLE)["epochs"])
 
 
 @cache
 def load_columns() -> dict[str, str]:
     """Return the field of every known name of a column."""
     fields: dict[str, str] = {}
-    for field, names in _load_table()["columns"].items():
+    for field, names in read_package_table(TABLE)["columns"].items():
         fields |= dict.fromkeys(names, field)
     return fields
-
-
-@cache
-def _load_table() -> dict[str, Any]:
-    return read_package_table("telemetry/progress/log_formats.toml")
 
 
 def _parse(row: Mapping[str, object]) -> LineFormat:

@@ -44,7 +44,7 @@ _WORD = re.compile(r"[\s_-]+")
 @cache
 def _names() -> tuple[dict[str, str], frozenset[str]]:
     """Return the field of every name, and the words of names that are of something else."""
-    table = read_package_table("telemetry/progress/tracker_names.toml")
+    table = dict(read_package_table("telemetry/progress/tracker_names.toml"))
     other = frozenset(table.pop("other")["words"])
     fields: dict[str, str] = {}
     for field, names in table.items():
