@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
 from opsctl.actions.owner_actions import reconcile_own_train
-from opsctl.actions.steer_train import Released, SwitchResult, arm_switch, hold_train, release_train
+from opsctl.actions.steer_train import Released, SwitchResult, arm_switch, hold_train, release_train, submit
 from opsctl.base.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.base.model import LaunchPlan
 from opsctl.launch.submit import Launch, SubmittedArray
@@ -172,11 +172,7 @@ class Train:
         armed, Unreachable if Slurm did not answer: call `launch` again, which looks in the queue before it submits.
         """
         options = LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice, allow=tuple(allow))
-        prepared = self._prepare(options)
-        if submitted := prepared.find_submitted():
-            return submitted
-        reconcile_own_train(self._app, prepared.run, show=log.info)
-        return prepared.carry_out()
+        return submit(self._app, self._prepare(options))
 
     def _prepare(self, options: LaunchOptions) -> Launch:
         if self._file:

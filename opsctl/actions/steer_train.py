@@ -14,8 +14,9 @@ from opsctl.base.findings import Level
 from opsctl.base.nodesets import nodeset
 from opsctl.base.statements import state
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
+from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.launch.switch_readers import reads_save_switch
-from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot, list_arrays, name_arrays, take_snapshot
+from opsctl.launch.train_arrays import TrainSnapshot, list_arrays, name_arrays, take_snapshot
 from opsctl.state.events import SwitchDisarmed
 from opsctl.state.journal import actor
 from opsctl.state.reasons import as_written
@@ -65,8 +66,10 @@ def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, sho
     ids = list_arrays(snapshot.waiting)
     if dry_run:
         return SteerResult(data={"would": "hold", "arrays": ids}, text=f"would hold {name_arrays(ids)}")
-    held = hold_or_pause(arrays, reason)
-    if held is None:
+    try:
+        held = arrays.hold(as_written(reason or "opsctl hold"))
+    except NotAllowed:
+        arm(run, Switch.PAUSE, why=reason or "opsctl hold by a user who does not own the job")
         text = (
             "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
             " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks;"
@@ -115,17 +118,20 @@ def _release(app: App, run: RunDir, exclude: str, why: str, *, dry_run: bool) ->
     if paused:
         disarm_switch(app, run, Switch.PAUSE, why)
         parts.append("the pause switch is disarmed")
-    result = release_or_request(arrays, snapshot, exclude, why)
-    if result is None:
+    try:
+        needed = max((job.node_count for job in snapshot.waiting), default=1)
+        excluded = arrays.exclude(exclude, needed=needed) if exclude else ""
+        released = arrays.release(why)
+    except NotAllowed:
+        request(run, RequestKind.RELEASE, exclude=exclude)
         parts.append(
             "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"
             f" any opsctl command of the owner for {run.name}, carries it out"
         )
         return SteerResult(data={"done": "request", "arrays": []}, text="; ".join(parts))
-    parts += [f"excluded now: {result.excluded}"] if result.excluded else []
-    parts += [f"released {name_arrays(result.arrays)}"] if result.arrays else ["nothing is queued"]
-    done: dict[str, object] = {"done": "released", "arrays": result.arrays, "excluded": result.excluded}
-    return SteerResult(data=done, text="; ".join(parts))
+    parts += [f"excluded now: {excluded}"] if excluded else []
+    parts += [f"released {name_arrays(released)}"] if released else ["nothing is queued"]
+    return SteerResult(data={"done": "released", "arrays": released, "excluded": excluded}, text="; ".join(parts))
 
 
 def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: bool = False) -> SwitchResult:
@@ -256,30 +262,14 @@ class Released:
     """Every node that is excluded now; empty if no exclusion was requested."""
 
 
-def hold_or_pause(arrays: TrainArrays, reason: str) -> list[str] | None:
-    """Hold the queued tasks and return their arrays.
-
-    If the job belongs to another user, arm the pause switch instead and return None.
-    """
-    try:
-        return arrays.hold(as_written(reason or "opsctl hold"))
-    except NotAllowed:
-        arm(arrays.run, Switch.PAUSE, why=reason or "opsctl hold by a user who does not own the job")
-        return None
-
-
-def release_or_request(arrays: TrainArrays, snapshot: TrainSnapshot, exclude: str, why: str) -> Released | None:
-    """Exclude the nodes `exclude`, and release the queued tasks.
-
-    If the job belongs to another user, leave a request for the owner instead and return None.
-    """
-    try:
-        needed = max((job.node_count for job in snapshot.waiting), default=1)
-        excluded = arrays.exclude(exclude, needed=needed) if exclude else ""
-        return Released(arrays=arrays.release(why), excluded=excluded)
-    except NotAllowed:
-        request(arrays.run, RequestKind.RELEASE, exclude=exclude)
-        return None
+def submit(app: App, launch: Launch, *, show: Show = log.info) -> SubmittedArray:
+    """Submit a planned launch, unless an interrupted call has, and end the alert of a hold that the launch ends."""
+    if submitted := launch.find_submitted():
+        return submitted
+    reconcile_own_train(app, launch.run, show=show)
+    submitted = launch.carry_out()
+    end_hold_alert(app, launch.run)
+    return submitted
 
 
 def end_hold_alert(app: App, run: RunDir) -> None:

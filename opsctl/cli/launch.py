@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from opsctl.actions.owner_actions import reconcile_own_train
-from opsctl.actions.steer_train import end_hold_alert
+from opsctl.actions.steer_train import submit
 from opsctl.app import App
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result
@@ -50,11 +49,7 @@ def launch(
         head = f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}"
         print_result(plan, f"{head}\n# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
         return
-    submitted = planned.find_submitted()
-    if submitted is None:
-        reconcile_own_train(app, run, show=print_on_stderr)
-        submitted = planned.carry_out()
-        end_hold_alert(app, run)
+    submitted = submit(app, planned, show=print_on_stderr)
     action = "was already submitted" if submitted.already else "submitted"
     lines = [
         f"{plan.train}: {action} as array {submitted.array}, {submitted.tasks} tasks; its run directory is {run.path}",

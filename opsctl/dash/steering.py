@@ -9,10 +9,9 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from opsctl.actions.describe_rollback import describe_plan
-from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.rollback import start_rollback
 from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
-from opsctl.actions.steer_train import Show, SteerResult, arm_switch, end_hold_alert, hold_train, release_train
+from opsctl.actions.steer_train import Show, SteerResult, arm_switch, hold_train, release_train, submit
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.tables import read_package_table
@@ -254,11 +253,7 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
     if dry_run:
         text = f"would queue {what} of {nodes} node{'s' * (nodes != 1)}{behind}"
         return SteerResult(data={"would": "queue", "after": after, "tasks": tasks}, text=text)
-    submitted = launch.find_submitted()
-    if submitted is None:
-        reconcile_own_train(app, run, show=show)
-        submitted = launch.carry_out()
-        end_hold_alert(app, run)
+    submitted = submit(app, launch, show=show)
     text = "; ".join([f"queued {what} as array {submitted.array}{behind}", *submitted.notes])
     return SteerResult(data={"done": "queued", "array": submitted.array, "tasks": submitted.tasks}, text=text)
 
