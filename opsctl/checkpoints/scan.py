@@ -47,6 +47,10 @@ class FoundCheckpoint:
     reason: str
 
     @property
+    def written(self) -> datetime:
+        return datetime.fromtimestamp(self.changed_ns / 1e9, UTC)
+
+    @property
     def is_complete(self) -> bool:
         return self.completeness is Completeness.COMPLETE
 

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,12 +65,12 @@ def find_foreign(run: RunDir) -> tuple[list[SaveDirectory], list[FoundCheckpoint
 def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundCheckpoint]) -> None:
     """Print the checkpoints, and where opsctl looked for them."""
     if wants_json():
-        print_json([{**asdict(checkpoint), "written": _written(checkpoint)} for checkpoint in found])
+        print_json([{**asdict(checkpoint), "written": checkpoint.written} for checkpoint in found])
         return
     rows = []
     for checkpoint in found:
         step = "?" if checkpoint.step is None else str(checkpoint.step)
-        texts = (step, checkpoint.completeness.value, format_time(_written(checkpoint)), str(checkpoint.path))
+        texts = (step, checkpoint.completeness.value, format_time(checkpoint.written), str(checkpoint.path))
         rows.append((*texts, checkpoint.reason))
     if rows:
         print_table(make_table(rows, ("step", "state", "written", "path", "reason")))
@@ -81,10 +80,6 @@ def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundChe
         print_text("no checkpoints")
     for directory in directories:
         print_text(f"searched: {directory.path} ({directory.reason})")
-
-
-def _written(checkpoint: FoundCheckpoint) -> datetime:
-    return datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
 
 
 @click.group(cls=SuggestingGroup)
@@ -130,9 +125,8 @@ def list_(app: App, train: str) -> int:
 @checkpoint.command()
 @train_argument
 @click.option("--step", type=int, help="Verify only the checkpoint of this step.")
-@json_option
-@click.pass_context
-def verify(context: click.Context, train: str, *, step: int | None) -> None:
+@app_and_json
+def verify(app: App, train: str, *, step: int | None) -> int:
     """Verify the hash of every file of every checkpoint.
 
     Exit 1 if a checkpoint of TRAIN is damaged or cannot be read.
@@ -140,7 +134,6 @@ def verify(context: click.Context, train: str, *, step: int | None) -> None:
     \b
     opsctl checkpoint verify tiny-gpt --step 4000
     """
-    app: App = context.obj
     verdicts = []
     for checkpoint in of_step(app.find(train), step):
         try:
@@ -156,7 +149,7 @@ def verify(context: click.Context, train: str, *, step: int | None) -> None:
         print_json(verdicts)
     elif not verdicts:
         print_text(f"{train}: no checkpoints")
-    context.exit(int(any(row["problems"] for row in verdicts)))
+    return int(any(row["problems"] for row in verdicts))
 
 
 @checkpoint.command()

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from opsctl.base.errors import ConfigError, OpsctlError, Unreachable
+from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.base.model import JobState, Node
 from opsctl.base.nodesets import fold
 from opsctl.diagnosis.blame import Accusation, Ruling, judge_accusation, may_exclude
@@ -28,11 +28,12 @@ from opsctl.guard.stop_request import read_stop_request
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.health.node_state import Verdict
-from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
+from opsctl.settings.loader import GuardSettings
 from opsctl.state.events import AttemptStarted, Diagnosed, Event
 from opsctl.state.files import is_writable_by_others
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.train_settings import read_settings
 from opsctl.trainer.contract import read_stop_reason
 
 STATE_BY_OUTCOME = {
@@ -256,21 +257,15 @@ def load_attempt_logs(
     before = started[: started.index(name)][-MAX_EARLIER_ATTEMPTS:] if name in started else []
     begins = [earlier.main_log for attempt in before if (earlier := read_start(run.attempt(attempt)))]
     begins += [start.main_log] if start else []
+    settings = read_settings(run)
     return FinishedAttemptLogs(
         attempt=name,
         begin=start.main_log if start else 0,
         end=(next_start.main_log or None) if next_start else None,
         earlier=tuple(pairwise(begins)),
         exit_reason=exit_reason,
-        ranks=_read_world_size(run),
+        ranks=settings.world_size if settings else None,
     )
-
-
-def _read_world_size(run: RunDir) -> int | None:
-    try:
-        return parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
-    except ConfigError:
-        return None
 
 
 def to_event(

@@ -20,7 +20,7 @@ from opsctl.guard.progress_signs import SignsOfProgress, read_attempt_progress
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.settings.loader import OnExit0
 from opsctl.state.events import NodesLost
-from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_bounded, read_number
 from opsctl.state.journal import Journal, TrainHistory, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration import Iteration
@@ -131,7 +131,7 @@ def gather_evidence(
 
     An attempt whose node died may be finalized late: the log after `next_start` is that of the next attempt.
     """
-    stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
+    stop, code = read_stop_reason(attempt.stop_reason), read_number(attempt.body_exit)
     end = find_end(attempt, stop, job)
     deadline_s = read_time(attempt.deadline)
     start, pattern = read_start(attempt), read_step_pattern(run)
@@ -263,13 +263,6 @@ def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start, log_end: i
         if cancelled := PATTERNS["step_cancelled"].search(line):
             return cancelled[0].strip(" *")
     return ""
-
-
-def _read_code(path: Path) -> int | None:
-    try:
-        return int(read_text(path, MAX_NUMBER_BYTES))
-    except (OSError, ValueError):
-        return None
 
 
 def _read_mtime(path: Path) -> datetime | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from opsctl.guard.stop_request import read_refusal
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.state.events import AttemptFinalized, Diagnosed, Event
-from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.state.run_dir import Attempt
 from opsctl.telemetry.progress.signs import list_save_directories
 from opsctl.telemetry.progress.train_settings import read_settings
 
@@ -33,8 +33,9 @@ def await_space(arrays: TrainArrays, attempt: Attempt, crashes: int, *, check_sw
 
     Waits MAX_WAIT_S at most, and ends at once at a stop request.
     """
-    clock = arrays.journal.clock
-    directories = find_own_directories(arrays.run) if have_filled_disk(arrays.journal.events(), crashes) else []
+    clock, run = arrays.journal.clock, arrays.run
+    is_due = have_filled_disk(arrays.journal.events(), crashes)
+    directories = list_save_directories(run, read_settings(run)) if is_due else []
     full = find_full(directories)
     if full is None:
         return
@@ -58,12 +59,6 @@ def have_filled_disk(events: Iterable[Event], crashes: int) -> bool:
             ended.append(event.attempt)
     last = ended[-crashes:]
     return len(last) == crashes and all(causes.get(attempt) == DISK_FULL for attempt in last)
-
-
-def find_own_directories(run: RunDir) -> list[Path]:
-    """Return the directories that the trainer saves to; the run directory's own if no other is known."""
-    settings = read_settings(run)
-    return list_save_directories(run, settings) if settings else [run.checkpoints]
 
 
 def find_full(directories: list[Path]) -> Path | None:

@@ -18,7 +18,7 @@ from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.slurm.commands import Slurm
 from opsctl.slurm.job_environment import own_job
-from opsctl.state.files import MAX_NUMBER_BYTES, read_text
+from opsctl.state.files import read_number
 from opsctl.state.run_dir import Attempt
 
 PROBE_TIMEOUTS_S = (2.0, 3.0, 10.0, 20.0)
@@ -124,7 +124,4 @@ class Stragglers:
     @property
     def code(self) -> int | None:
         """The exit code of the rank that failed first; None if no rank has failed."""
-        try:
-            return int(read_text(self.first_exit, MAX_NUMBER_BYTES))
-        except (OSError, ValueError):
-            return None
+        return read_number(self.first_exit)

@@ -36,8 +36,7 @@ def find_newest(run: RunDir) -> NewestCheckpoint | None:
     if is_regular(run.trainer_config):
         newest = find_newest_complete(run.checkpoints)
         return NewestCheckpoint(mark=newest.step, path=newest.path, step=newest.step) if newest else None
-    settings = read_settings(run)
-    directories = [found.path for found in find_directories(run, settings)] if settings else []
+    directories = [found.path for found in find_directories(run, read_settings(run))]
     scan = scan_directories(directories or [run.checkpoints])
     if scan.newest:
         return _to_newest(scan.newest)

@@ -59,8 +59,7 @@ def read_attempt_progress(
     end = next_start.main_log if next_start else 0
     log = read_log_signs(run.main_log, start.main_log, read_step_pattern(run), end=end)
     since_ns = _read_start_ns(attempt)
-    settings = read_settings(run)
-    found = find_directories(run, settings, logged=log.saved_paths) if settings else []
+    found = find_directories(run, read_settings(run), logged=log.saved_paths)
     directories = [directory.path for directory in found]
     counts_anew = log.has_restarted or (_begins_anew(log) and log.resumes_from(directories))
     highest = _find_highest(run, attempt, log)

@@ -60,6 +60,14 @@ def read_text(path: Path, max_bytes: int) -> str:
     return read_bounded(path, max_bytes).decode()
 
 
+def read_number(path: Path) -> int | None:
+    """Return the number in a file, such as an exit code; None if there is none."""
+    try:
+        return int(read_text(path, MAX_NUMBER_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
 def read_json(path: Path, max_bytes: int) -> Any:
     """Return the JSON of a regular file. Raises OSError, and ValueError for anything else than JSON."""
     return parse_json(read_bounded(path, max_bytes))

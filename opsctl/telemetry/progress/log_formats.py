@@ -152,13 +152,9 @@ def to_iteration(values: Values) -> Iteration | None:
 
 def parse_megatron(line: str) -> Iteration | None:
     """Parse a step line of Megatron with any prefix; return None for any other line. Never raises."""
-    values = _find_format(MEGATRON).parse(line)
+    megatron = next(line_format for line_format in load_formats() if line_format.name == MEGATRON)
+    values = megatron.parse(line)
     return to_iteration(values) if values else None
-
-
-@cache
-def _find_format(name: str) -> LineFormat:
-    return next(line_format for line_format in load_formats() if line_format.name == name)
 
 
 @cache

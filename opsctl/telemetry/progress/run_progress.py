@@ -230,8 +230,7 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     is_embedded = is_regular(run.trainer_config)
     found = [] if is_embedded else _find_checkpoints(run)
     times = _list_times(run, found, is_embedded=is_embedded)
-    stepless_ns = [checkpoint.changed_ns for checkpoint in found if not checkpoint.is_partial]
-    stepless_at = _time(max(stepless_ns) / 1e9) if stepless_ns else None
+    stepless_at = max((checkpoint.written for checkpoint in found if not checkpoint.is_partial), default=None)
     steps = sorted(times)
     intervals = [after - before for before, after in pairwise(steps[-MAX_INTERVALS - 1 :])]
     every = read_checkpoint_table(run).get("every") if is_embedded else max(intervals, default=None)
@@ -255,11 +254,10 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
 def _find_checkpoints(run: RunDir) -> list[FoundCheckpoint]:
     """Return the checkpoints of a foreign trainer. The log is read only if no other place holds any."""
     settings = read_settings(run)
-    directories = [directory.path for directory in find_directories(run, settings)] if settings else []
+    directories = [directory.path for directory in find_directories(run, settings)]
     found = list_checkpoints_in(directories or [run.checkpoints], MAX_CHECKPOINTS)
-    if not found and settings:
-        logged = read_log_signs(run.main_log, 0, None).saved_paths
-        places = find_directories(run, settings, logged=logged) if logged else []
+    if not found and settings and (logged := read_log_signs(run.main_log, 0, None).saved_paths):
+        places = find_directories(run, settings, logged=logged)
         found = list_checkpoints_in([place.path for place in places], MAX_CHECKPOINTS)
     return found
 
@@ -272,7 +270,7 @@ def _list_times(run: RunDir, found: Sequence[FoundCheckpoint], *, is_embedded: b
             return {checkpoint.step: _time(read_change_s(checkpoint.path / COMPLETE)) for checkpoint in complete}
         return {}
     return {
-        checkpoint.step: datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
+        checkpoint.step: checkpoint.written
         for checkpoint in found
         if checkpoint.step is not None and not checkpoint.is_partial
     }

@@ -10,7 +10,6 @@ import stat
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -201,8 +200,10 @@ def find_gap(log: LogSigns) -> float:
     return median(gaps) if gaps else 1
 
 
-def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str] = ()) -> list[SaveDirectory]:
-    """Return the directories with checkpoints of the train, each with the reason."""
+def find_directories(run: RunDir, config: TrainSettings | None, *, logged: Sequence[str] = ()) -> list[SaveDirectory]:
+    """Return the directories with checkpoints of the train, each with the reason; none with unknown settings."""
+    if config is None:
+        return []
     command = TrainCommand(
         words=config.command,
         environment=config.environment,
@@ -242,7 +243,7 @@ def _may_be_changed(run: RunDir, path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
 
 
-def list_save_directories(run: RunDir, config: TrainSettings) -> list[Path]:
+def list_save_directories(run: RunDir, config: TrainSettings | None) -> list[Path]:
     """Return the directories that the trainer saves to; the run directory's own if no other is known."""
     found = [directory.path for directory in find_directories(run, config)]
     return [path for path in found if path != run.checkpoints] or [run.checkpoints]
@@ -272,7 +273,7 @@ def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:
     if not found:
         return find_saves(run.checkpoints, embedded=False)
     saves = [
-        Save(path=checkpoint.path, at=datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC), step=checkpoint.step)
+        Save(path=checkpoint.path, at=checkpoint.written, step=checkpoint.step)
         for checkpoint in found
         if not checkpoint.is_partial
     ]

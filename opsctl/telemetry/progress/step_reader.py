@@ -112,9 +112,10 @@ class StepReader:
     """The prefix of the rank whose steps count. Every rank may log every step."""
     skipped_lines: int = 0
     """Step lines of other ranks."""
+    known: tuple[LineFormat, ...] = ()
+    """The formats that have occurred."""
     _words: tuple[bytes, ...] = field(init=False)
     _current: Values = field(default_factory=dict)
-    _known: tuple[LineFormat, ...] = ()
     _csv: CsvLines = field(default_factory=CsvLines)
     _matched: int = 0
     _unknown: int = 0
@@ -123,10 +124,6 @@ class StepReader:
     def __post_init__(self) -> None:
         self.formats = tuple(self.formats)
         self._words = _find_words(self.formats)
-
-    @property
-    def known(self) -> tuple[LineFormat, ...]:
-        return self._known
 
     def read(self, line: bytes, *, is_candidate: bool = False) -> LineFacts:
         """Return what a line states, and the steps that this line shows to be complete.
@@ -197,7 +194,7 @@ class StepReader:
     def _parse(self, text: str) -> Values | None:
         if (row := self._csv.parse(text)) is not None:
             return row
-        for line_format in self._known if self._matched >= LEARNT_LINES else self.formats:
+        for line_format in self.known if self._matched >= LEARNT_LINES else self.formats:
             values = line_format.parse(text)
             if values is None or self._is_other_bar(values):
                 continue
@@ -224,14 +221,14 @@ class StepReader:
     def _learn(self, line_format: LineFormat) -> None:
         self._matched += 1
         self._unknown = 0
-        if line_format not in self._known:
-            self._known = tuple(known for known in self.formats if known in self._known or known is line_format)
+        if line_format not in self.known:
+            self.known = tuple(known for known in self.formats if known in self.known or known is line_format)
 
     def _forget(self) -> None:
         if self._matched >= LEARNT_LINES:
             self._unknown += 1
             if self._unknown > MAX_UNKNOWN_LINES:
-                self._matched, self._unknown, self._known = 0, 0, ()
+                self._matched, self._unknown, self.known = 0, 0, ()
 
 
 def split_segments(line: bytes) -> Iterator[tuple[str, str]]:
