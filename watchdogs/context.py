@@ -143,6 +143,8 @@ class WatchedTrain:
     config: TrainSettings
     snapshot: TrainSnapshot | None
     """The train's queue rows and history; None if Slurm did not answer."""
+    damages: tuple[str, ...] = ()
+    """Parts of the journal and records that cannot be read."""
     also: tuple[Job, ...] = ()
     """Queue rows that belong to the train although opsctl did not launch them."""
     events: tuple[Event, ...] = ()

@@ -11,6 +11,7 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Level
 from opsctl.base.model import Job
 from opsctl.base.units import format_time
+from opsctl.monitor.damaged_files import list_damages
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.digest import Digest, TrainDigest, list_actions
@@ -28,7 +29,8 @@ def build_digest(app: App, since: datetime) -> Digest:
     jobs: Sequence[Job] | None = None
     try:
         jobs = app.slurm.jobs()
-        nodes = _list_bad_nodes(app)
+        bad = [node for node in app.slurm.nodes() if worst_severity(node.state) is not Level.OK]
+        nodes = [f"{node.name}: {node.state}{f': {node.reason}' if node.reason else ''}" for node in bad]
     except OpsctlError as error:
         problems.append(f"Slurm: {error.message}")
         nodes = []
@@ -72,11 +74,6 @@ def _read_entries(app: App, problems: list[str]) -> Mapping[str, LedgerEntry]:
         return {}
 
 
-def _list_bad_nodes(app: App) -> list[str]:
-    bad = [node for node in app.slurm.nodes() if worst_severity(node.state) is not Level.OK]
-    return [f"{node.name}: {node.state}{f': {node.reason}' if node.reason else ''}" for node in bad]
-
-
 def _describe(entry: LedgerEntry) -> str:
     summary = entry.finding.summary if entry.finding else entry.key
     remedy = f"; {entry.finding.remedy}" if entry.finding and entry.finding.remedy and not entry.acknowledged else ""
@@ -89,7 +86,8 @@ def _digest_train(app: App, run: RunDir, jobs: Sequence[Job] | None, since: date
         actions = list_actions(tuple(app.journal(run).all_events()), since)
     except (OpsctlError, OSError) as error:
         return TrainDigest(train=run.name, state="unknown", problem=str(error))
-    digest = _from_status(app, status, actions)
+    problem = "; ".join(list_damages(app.journal(run)))
+    digest = replace(_from_status(app, status, actions), problem=problem)
     try:
         report = build_train_report(app, run, None, ReportPeriod(since=since))
     except (OpsctlError, OSError) as error:

@@ -159,7 +159,7 @@ def _carry_out(
                 rollback=record.number,
                 step=record.step,
                 checkpoint=record.checkpoint,
-                aside=tuple(_aside_names(record)),
+                aside=tuple(str(Path(directory) / record.aside) for directory in record.directories),
                 why=reason,
             )
             _note(app, run, event)
@@ -303,10 +303,6 @@ def _note(app: App, run: RunDir, event: RolledBack | RollbackUndone) -> None:
     noted = (earlier for earlier in journal.events() if isinstance(earlier, RolledBack | RollbackUndone))
     if not any(isinstance(earlier, type(event)) and earlier.rollback == event.rollback for earlier in noted):
         journal.append(event)
-
-
-def _aside_names(record: RollbackRecord) -> list[str]:
-    return [str(Path(directory) / record.aside) for directory in record.directories]
 
 
 def _to_found(record: RollbackRecord) -> FoundCheckpoint:

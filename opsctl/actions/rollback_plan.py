@@ -316,11 +316,9 @@ def _find_open_trouble(app: App, run: RunDir) -> int | None:
     findings = [
         entry.finding
         for entry in entries
-        if entry.finding and entry.level in {Level.WARNING, Level.CRITICAL} and _is_about_loss(entry.key, run)
+        if entry.finding
+        and entry.level in {Level.WARNING, Level.CRITICAL}
+        and f"{entry.key}/".startswith(f"loss/{run.name}/")
     ]
     steps = [finding.since_step for finding in findings if finding.since_step is not None]
     return min(steps, default=None)
-
-
-def _is_about_loss(key: str, run: RunDir) -> bool:
-    return key == f"loss/{run.name}" or key.startswith(f"loss/{run.name}/")

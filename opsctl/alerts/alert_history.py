@@ -91,7 +91,10 @@ def _read_records(alerts: Path, tail_bytes: int) -> tuple[list[dict[str, Any]], 
             problems.append(cannot_read(path, error).message)
             continue
         problems += [f"{path}: only the newest {tail_bytes >> 20} MiB are read"] * (size > tail_bytes)
-        records += (line for line in parse_objects(data) if "after" not in line or {"id", "key"} <= line.keys())
+        rows = data.splitlines()[size > tail_bytes :]
+        found = [row for row in parse_objects(data) if "after" not in row or {"id", "key"} <= row.keys()]
+        problems += [f"{path}: {len(rows) - len(found)} lines cannot be read"] * (len(rows) > len(found))
+        records += found
     return records, problems
 
 

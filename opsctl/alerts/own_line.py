@@ -29,7 +29,8 @@ def find_own_line(text: str, is_command: Callable[[str], bool]) -> str:
     index = 0
     while index < len(lines):
         line = lines[index]
-        if not line or line.startswith(">") or _is_greeting(line):
+        is_greeting = len(line.split()) <= MAX_GREETING_WORDS and _GREETING.fullmatch(line)
+        if not line or line.startswith(">") or is_greeting:
             index += 1
         elif not is_command(line) and (length := _count_attribution(lines[index:])):
             index += length
@@ -43,10 +44,6 @@ def clean_line(line: str) -> str:
     normal = unicodedata.normalize("NFKC", line).strip()
     visible = "".join(character for character in normal if unicodedata.category(character) not in {"Cf", "Cc"})
     return visible if visible.startswith(_FENCE) else visible.strip(EMPHASIS)
-
-
-def _is_greeting(line: str) -> bool:
-    return len(line.split()) <= MAX_GREETING_WORDS and _GREETING.fullmatch(line) is not None
 
 
 def _count_attribution(lines: Sequence[str]) -> int:

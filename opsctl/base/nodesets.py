@@ -57,11 +57,9 @@ def nodeset(text: str) -> NodeSet:
 
 def is_node_list(text: str) -> bool:
     """Return whether the text has the form of a node list, within bounds. Time and memory are linear in the text."""
-    return len(text) <= MAX_LIST_CHARS and bool(_LIST.fullmatch(text)) and not _has_long_name(text)
-
-
-def _has_long_name(text: str) -> bool:
-    return any(len(part) > MAX_NAME_CHARS for part in re.split(r",|\[[^\]]*\]", text))
+    if len(text) > MAX_LIST_CHARS or not _LIST.fullmatch(text):
+        return False
+    return all(len(part) <= MAX_NAME_CHARS for part in re.split(r",|\[[^\]]*\]", text))
 
 
 def _count_nodes(term: str) -> int:

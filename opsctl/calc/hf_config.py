@@ -30,7 +30,8 @@ def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> tupl
             f"config.json: {', '.join(missing)} not there", hint="give the config.json of a decoder, or --layers …"
         )
     kind = str(config.get("model_type", ""))
-    is_gated = kind not in PLAIN and _activation(config) in GATED
+    activation = config.get("hidden_act") or config.get("hidden_activation") or config.get("activation_function")
+    is_gated = kind not in PLAIN and str(activation) in GATED
     assumed = []
     longest = figures.pop("sequence", None)
     if sequence is None:
@@ -57,10 +58,6 @@ def _whole(config: Mapping[str, Any], name: str, default: int = 0) -> int:
     if type(value) is not int or not 0 < value < MAX_FIGURE:
         raise InputError(f"config.json: {name} is {value!r:.60}, needs to be a whole number above 0")
     return value
-
-
-def _activation(config: Mapping[str, Any]) -> str:
-    return str(config.get("hidden_act") or config.get("hidden_activation") or config.get("activation_function") or "")
 
 
 def _expert_options(config: Mapping[str, Any], figures: Mapping[str, int]) -> dict[str, Any]:

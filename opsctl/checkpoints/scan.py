@@ -165,7 +165,7 @@ def _walk(walk: _Walk, top: Path) -> None:
             is_directory = _is_directory(entry)
             if candidate := _candidate(walk, entry, is_directory=is_directory, is_named=entry.name in named):
                 walk.candidates[candidate.path] = candidate
-            elif is_directory and depth < MAX_DEPTH and not _is_skipped(entry.name):
+            elif is_directory and depth < MAX_DEPTH and entry.name[0] != "." and entry.name not in NO_CHECKPOINTS:
                 waiting.append((Path(entry.path), depth + 1))
             elif not is_directory:
                 walk.changed_ns = max(walk.changed_ns, _changed_ns(walk, entry))
@@ -202,10 +202,6 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _is_skipped(name: str) -> bool:
-    return name.startswith(".") or name in NO_CHECKPOINTS
 
 
 def _candidate(walk: _Walk, entry: os.DirEntry[str], *, is_directory: bool, is_named: bool) -> _Candidate | None:

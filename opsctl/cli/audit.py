@@ -31,7 +31,9 @@ def audit(app: App, since: datetime | None) -> int:
     entries = [entry for entry in alerts if entry.channel]
     for run in all_trains(app.root):
         try:
-            entries += list_decisions(app.journal(run).all_events(), run.name)
+            events = (journal := app.journal(run)).all_events()
+            entries += list_decisions(events, run.name)
+            problems += journal.list_damages(events)
         except RunDirError as error:
             problems.append(error.message)
     begin = since or app.clock.now() - timedelta(days=7)

@@ -146,6 +146,20 @@ def _root(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("root", "unknown", f"skipped: {line}", "not a train: rename or remove the entry if it is yours")
 
 
+def _state(app: App) -> Iterator[DoctorRow]:
+    """Yield the files of trains and of the site that cannot be read."""
+    from opsctl.monitor.damaged_files import list_damages  # noqa: PLC0415 (doctor must start)
+
+    lines = app.history.list_unreadable()
+    try:
+        for run in all_trains(app.root):
+            lines += list_damages(app.journal(run))
+    except OpsctlError as error:
+        lines.append(error.message)
+    for line in lines:
+        yield DoctorRow("files", "missing", line, "repair the file, or move it away; what stood there is unknown")
+
+
 def _machine(_: App) -> Iterator[DoctorRow]:
     """Compare this machine with what `make demo` and the trainer need. A small machine costs time, never a start."""
     processor, cores = read_processor(os.environ), len(os.sched_getaffinity(0))
@@ -278,6 +292,7 @@ def _programs(_: App) -> Iterator[DoctorRow]:
 CHECKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
     _settings,
     _root,
+    _state,
     _machine,
     _slurm,
     _sandbox,

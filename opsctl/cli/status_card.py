@@ -251,7 +251,11 @@ def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str
     """
     if len(values) < 2:
         return ""
-    columns = [_worst(share) for share in _shares(values, min(width, len(values)))]
+    # Of each share, a nan or infinite value, else the highest: no spike is lost.
+    columns = [
+        max(share, key=lambda value: (not math.isfinite(value), value))
+        for share in _shares(values, min(width, len(values)))
+    ]
     half = columns[len(columns) // 2 :] if len(columns) >= MIN_COLUMNS_FOR_HALF else columns
     known = [column for column in half if math.isfinite(column)] or list(filter(math.isfinite, columns))
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
@@ -262,11 +266,6 @@ def _shares(values: Sequence[float], count: int) -> list[Sequence[float]]:
     """Split `values` into `count` runs of nearly the same length."""
     ends = [round(n * len(values) / count) for n in range(count + 1)]
     return [values[begin:end] for begin, end in pairwise(ends)]
-
-
-def _worst(values: Sequence[float]) -> float:
-    """Return a nan or infinite value, else the highest value, so that no spike is lost."""
-    return max(values, key=lambda value: (not math.isfinite(value), value))
 
 
 def _sign(value: float, low: float, high: float, ramp: str) -> str:

@@ -212,7 +212,8 @@ class SiteView:
     @property
     def summary(self) -> str:
         """One sentence on what needs a person now, for the title and the top of the page."""
-        names = [f"{card.name}, {card.state}{self._describe_age(card)}" for card in self.needy]
+        ages = [f" {format_age(self.made - at)}" if (at := card.headline.since) else "" for card in self.needy]
+        names = [f"{card.name}, {card.state}{age}" for card, age in zip(self.needy, ages, strict=True)]
         names += [group.title for group in self.needy_groups]
         if not names:
             unknown = [card for card in self.trains if card.headline.tone is Tone.UNKNOWN]
@@ -220,9 +221,6 @@ class SiteView:
             return f"{len(unknown)} unknown" if unknown else calm
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f"{len(names)} need{'s' * (len(names) == 1)} you now: {names[0]}{more}"
-
-    def _describe_age(self, card: TrainCard) -> str:
-        return f" {format_age(self.made - card.headline.since)}" if card.headline.since else ""
 
     @property
     def rest(self) -> str:

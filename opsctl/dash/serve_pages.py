@@ -50,17 +50,13 @@ def open_socket(address: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        owner = _find_listener(port) if error.errno == errno.EADDRINUSE else None
+        users = (uid for used, state, uid in read_sockets() if (used, state) == (port, LISTENS))
+        owner = next(users, None) if error.errno == errno.EADDRINUSE else None
         hint = "another `opsctl dash` may be running; --port chooses another port, 0 a free one"
         if owner not in (None, os.geteuid()):
             hint = f"a program of uid {owner} listens there and would read your link: open none; take another --port"
         raise OpsctlError(f"{address}:{port}: {error.strerror}", hint=hint) from error
     return listener
-
-
-def _find_listener(port: int) -> int | None:
-    """Return the uid that listens on a port of this machine; None if unknown."""
-    return next((uid for used, state, uid in read_sockets() if (used, state) == (port, LISTENS)), None)
 
 
 def make_links(access: PageAccess, port: int, prefix: str, *, address: str = "127.0.0.1") -> PageLinks:

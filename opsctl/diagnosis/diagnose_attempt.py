@@ -114,7 +114,11 @@ def _find_suspicious_lines(log: Path, begin: int, end: int | None, *, falls_back
     """
     data = read_part(log, begin, end, SUSPICIOUS_TAIL_BYTES)
     lines = [line for line in map(_clean, re.split(rb"[\r\n]+", data)) if line]
-    scores = {line: score for line in dict.fromkeys(lines) if (score := _score(line)) > 0}
+    scores = {
+        line: score
+        for line in dict.fromkeys(lines)
+        if (score := sum(points for pattern, points in _scores() if pattern.search(line))) > 0
+    }
     if not scores:
         return tuple(lines[-MAX_SUSPICIOUS_LINES:]) if falls_back else ()
     ranked = sorted(enumerate(scores), key=lambda entry: (scores[entry[1]], entry[0]))
@@ -123,10 +127,6 @@ def _find_suspicious_lines(log: Path, begin: int, end: int | None, *, falls_back
 
 def _clean(line: bytes) -> str:
     return split(line[: MAX_QUOTED_CHARS * 4])[1].decode(errors="replace").strip()[:MAX_QUOTED_CHARS]
-
-
-def _score(line: str) -> int:
-    return sum(score for pattern, score in _scores() if pattern.search(line))
 
 
 def _is_unexplained(diagnosis: Diagnosis) -> bool:

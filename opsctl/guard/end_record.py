@@ -128,14 +128,26 @@ class FinishedAttempt(AttemptProgress):
 
 
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
-    """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
+    """Return the result of the finalization, or None before it; of one that cannot be read, an end of unknown cause."""
     try:
         fields = read_json(attempt.end, MAX_RECORD_BYTES)
         if isinstance(fields, dict) and "says" in fields:  # of an earlier version, with the message in the words
             fields = {**fields, "signature": fields["says"]}
         return decode(FinishedAttempt, fields)
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        at = datetime.fromtimestamp(read_change_s(attempt.end) or 0, UTC)
+        return FinishedAttempt(
+            attempt=attempt.name,
+            outcome=Outcome.LOST,
+            action=Action.CONTINUE,
+            why=f"{attempt.end} cannot be read: {error!s:.200}",
+            started=at,
+            ended=at,
+            new_checkpoint=False,
+            has_unclear_saves=True,
+        )
 
 
 def date_last_output(run: RunDir, attempt: Attempt) -> datetime | None:

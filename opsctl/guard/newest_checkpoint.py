@@ -69,10 +69,6 @@ def _to_newest(found: FoundCheckpoint) -> NewestCheckpoint:
     )
 
 
-def _natural_order(name: str) -> tuple[list[int], str]:
-    return [int(digits) for digits in re.findall(r"\d{1,18}", name)], name
-
-
 def _find_newest_entry(directory: Path) -> NewestCheckpoint | None:
     """Return the newest entry of a directory whose layout is not known.
 
@@ -83,7 +79,8 @@ def _find_newest_entry(directory: Path) -> NewestCheckpoint | None:
         names = [entry.name for entry in list_entries(directory, max_entries=MAX_LISTED)]
     except OSError:
         return None
-    names = sorted((name for name in names if not name.startswith(".")), key=_natural_order, reverse=True)
+    numbered = [([int(digits) for digits in re.findall(r"\d{1,18}", name)], name) for name in names if name[0] != "."]
+    names = [name for _, name in sorted(numbered, reverse=True)]
     for path in (directory / name for name in names[:MAX_ENTRIES_LOOKED_AT]):
         try:
             changed_ns = path.stat().st_mtime_ns

@@ -61,7 +61,8 @@ def read_attempt_progress(
     since_ns = _read_start_ns(attempt)
     found = find_directories(run, read_settings(run), logged=log.saved_paths)
     directories = [directory.path for directory in found]
-    counts_anew = log.has_restarted or (_begins_anew(log) and log.resumes_from(directories))
+    begins_anew = log.first is not None and log.first.step <= max(1, find_gap(log))
+    counts_anew = log.has_restarted or (begins_anew and log.resumes_from(directories))
     highest = _find_highest(run, attempt, log)
     saved_ns = _list_save_times(directories, since_ns) if counts_anew or highest is None else []
     if next_start:
@@ -117,11 +118,6 @@ def _find_save_gap(since_ns: int, saved_ns: Sequence[int]) -> float | None:
         return None
     gap_ns = max((after - before for before, after in pairwise(saved_ns)), default=0)
     return (gap_ns if gap_ns > ONE_SAVE_NS else saved_ns[-1] - since_ns) / 60e9
-
-
-def _begins_anew(log: LogSigns) -> bool:
-    """Whether the first step is the first of a training, within the steps from line to line."""
-    return log.first is not None and log.first.step <= max(1, find_gap(log))
 
 
 def _find_highest(run: RunDir, attempt: Attempt, log: LogSigns) -> int | None:

@@ -4,8 +4,10 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 
-from opsctl.state.records import encode, load_record
+from opsctl.base.errors import RunDirError
+from opsctl.state.records import decode, encode, load_state
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -60,8 +62,11 @@ class StopRequest(StopPlan):
 
 
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
-    """Return the stop request, or None if the file is missing or invalid."""
-    return load_record(StopRequest, attempt.stop_request)
+    """Return the stop request; None without one. One that cannot be read holds the train: it may have been a kill."""
+    try:
+        return load_state(partial(decode, StopRequest), attempt.stop_request)
+    except RunDirError as error:
+        return StopRequest(reason=StopKind.PAUSE, why=error.message)
 
 
 def read_refusal(attempt: Attempt) -> StopRequest | None:

@@ -146,7 +146,7 @@ class Supervisor:
             self._finalize_own()
             return REFUSAL_CODES.get(refusal.reason, 0)
         self._start_body()
-        self._watch(signals, self._is_body_running)
+        self._watch(signals, lambda: self.body is not None and self.body.poll() is None)
         code = self._end_body(signals)
         self._finalize_own()
         return code
@@ -225,9 +225,6 @@ class Supervisor:
     def _work_beside(self) -> None:
         with self.tolerated("recording the environment"):
             self.during.work()
-
-    def _is_body_running(self) -> bool:
-        return self.body is not None and self.body.poll() is None
 
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         """Look after the body until `runs` is false, or until there is a reason to end what remains."""

@@ -157,7 +157,9 @@ def _read_checkout(runner: Runner, directory: Path) -> tuple[Path, str, set[str]
 def _list_by_git(git: PlainGit) -> Iterator[str]:
     """Yield every file that git tracks or does not ignore, also inside submodules."""
     listed = _git(git, "ls-files", "--cached", "--others", "--exclude-standard")
-    for name in {_unquote(line) for line in listed.splitlines()}:
+    for line in dict.fromkeys(listed.splitlines()):
+        # git prints a name that is not plain ASCII in quotes, with the escapes of C.
+        name = os.fsdecode(ast.literal_eval(f"b{line}")) if line.startswith('"') else line
         path = git.checkout.top / name
         if path.is_dir() and not path.is_symlink():
             yield from (f"{name.rstrip('/')}/{inner}" for inner in _list_by_git_inside(git.runner, path))
@@ -171,11 +173,6 @@ def _list_by_git_inside(runner: Runner, directory: Path) -> Iterator[str]:
     if checkout and checkout.top == directory:
         with open_git(runner, checkout) as git:
             yield from _list_by_git(git)
-
-
-def _unquote(line: str) -> str:
-    """Decode a name as git prints it: in quotes, with the escapes of C, if the name is not plain ASCII."""
-    return os.fsdecode(ast.literal_eval(f"b{line}")) if line.startswith('"') else line
 
 
 def _list_by_walk(source: Path, root: Path) -> Iterator[str]:

@@ -30,7 +30,7 @@ def tracker_variables(run: RunDir, events: Iterable[Event], environ: Mapping[str
     Empty if `[trackers]` says so, and for a train without a submission.
     """
     config = _read_config(run)
-    first = _first_nonce(events)
+    first = next((event.nonce for event in events if isinstance(event, Submitting)), "")
     if not first or config.get("trackers", {}).get("continue_runs", True) is not True:
         return {}
     runs = _name_runs(run.name, first)
@@ -76,11 +76,6 @@ def _name_runs(name: str, nonce: str) -> dict[str, str]:
     digest = hashlib.sha256(f"{name}:{nonce}".encode()).hexdigest()
     # Comet takes 32 to 50 letters and digits; Weights & Biases takes at least 64 characters without : ; , # ? / '.
     return {"WANDB_RUN_ID": f"{name[:50]}-{digest[:10]}", "COMET_EXPERIMENT_KEY": digest[:40]}
-
-
-def _first_nonce(events: Iterable[Event]) -> str:
-    """Return the nonce of the first submission, which stays when the train is launched again; empty without any."""
-    return next((event.nonce for event in events if isinstance(event, Submitting)), "")
 
 
 def _read_mlflow_id(run: RunDir) -> str:

@@ -61,14 +61,10 @@ class Collected:
             metric = metric_class(name, family.help, labels=family.labels)
             for sample in self.samples:
                 if sample.name == name:
-                    metric.add_metric([_to_utf8(sample.labels[label]) for label in family.labels], sample.value)
+                    labels = (sample.labels[label].encode(errors="backslashreplace") for label in family.labels)
+                    metric.add_metric([label.decode() for label in labels], sample.value)  # of a name of any bytes
             if metric.samples:
                 yield metric
-
-
-def _to_utf8(label: str) -> str:
-    """Return a label as valid UTF-8. A directory's name may be any bytes."""
-    return label.encode(errors="backslashreplace").decode()
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.monitor.cycle_report import CycleProblems
+from opsctl.monitor.damaged_files import list_damages
 from opsctl.settings.field_types import NAME
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.commands import Slurm
@@ -127,6 +128,9 @@ class TrainReader:
             for (_, name), result in results.items()
             if isinstance(result, Failed)
         ]
+        levels = read_levels(self.services.alerting)
+        damaged = [judge_files(train.damages, train.name) for train in trains.values()]
+        unreadable += [finding for finding in damaged if finding.level is not Level.OK or _is_open(finding.key, levels)]
         services = self.services
         context = WatchContext(
             site=services.site,
@@ -140,7 +144,7 @@ class TrainReader:
             acts=self.acts,
         )
         if self.acts and jobs is not None:
-            note_ended(memory, {train.name: train.is_over for train in context.trains})
+            note_ended(memory, {train.name: train.is_over and not train.damages for train in context.trains})
         return context, unreadable if self._watches("train") else []
 
     def _read_train(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
@@ -154,12 +158,13 @@ class TrainReader:
         events = tuple(journal.events())
         if not events and run.attempts():
             raise RunDirError(f"{run.journal}: the journal is gone")
+        damages = tuple(list_damages(journal))
         if jobs is None:
-            return WatchedTrain(run=run, config=config, snapshot=None)
+            return WatchedTrain(run=run, config=config, snapshot=None, damages=damages)
         snapshot = take_snapshot(run, journal, jobs)
         ours = {job.id for job in snapshot.jobs}
         also = find_related_jobs(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
-        return WatchedTrain(run=run, config=config, snapshot=snapshot, also=also, events=events)
+        return WatchedTrain(run=run, config=config, snapshot=snapshot, also=also, events=events, damages=damages)
 
     def _read_nodes(self, trains: Sequence[WatchedTrain], *, answers: bool) -> tuple[Node, ...] | None:
         """Return every node if a train runs or a node's alert is open; None if Slurm does not answer."""
@@ -252,10 +257,12 @@ def judge_root(problem: str, runs: Sequence[RunDir]) -> Finding:
     return Finding(key=SITE_ROOT, level=Level.CRITICAL, says=says, fix=type_now(("opsctl", "doctor")))
 
 
-def judge_files(unreadable: Sequence[str]) -> Finding:
-    """Return the finding about the files of the site, of which a line each describes those that cannot be read."""
+def judge_files(unreadable: Sequence[str], train: str = "") -> Finding:
+    """Return the finding about the files of the site, or of a train, of which a line each describes those that cannot
+    be read."""
+    key, words = (f"files/{train}", {"train": train}) if train else (SITE_FILES, {})
     if not unreadable:
-        return Finding(key=SITE_FILES, level=Level.OK, says=state("site.files_read"))
-    says = state("site.files_unread", files=len(unreadable), first=unreadable[0])
-    fix = type_now(("opsctl", "nodes"))
-    return Finding(key=SITE_FILES, level=Level.CRITICAL, says=says, evidence=tuple(unreadable), fix=fix)
+        return Finding(key=key, level=Level.OK, says=state("site.files_read", **words), train=train)
+    says = state("site.files_unread", files=len(unreadable), first=unreadable[0], **words)
+    fix = type_now(("opsctl", "status", train) if train else ("opsctl", "nodes"))
+    return Finding(key=key, level=Level.CRITICAL, says=says, train=train, evidence=tuple(unreadable), fix=fix)

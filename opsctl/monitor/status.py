@@ -26,6 +26,7 @@ from opsctl.launch.wait_reasons import (
     with_first_start,
     word,
 )
+from opsctl.monitor.damaged_files import list_damages
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Request, find_armed
@@ -162,10 +163,11 @@ def read_status(
     Without a queue, `away` is the reason, and the status comes from the run directory only.
     """
     snapshot = take_snapshot(run, journal, jobs or ())
-    last, begun = _last_attempt(snapshot), _begun(run, snapshot)
+    last, begun, damages = _last_attempt(snapshot), _begun(run, snapshot), list_damages(journal)
     state = _state(snapshot, last)
-    if jobs is None and state != "not submitted":
-        state = "unknown"  # without an answer of Slurm, a running task looks like an ended one
+    if (jobs is None and state != "not submitted") or (damages and not snapshot.is_queued):
+        # Without an answer of Slurm, a running task looks like an ended one; so does one whose submission was lost.
+        state = "unknown"
     if jobs is None:
         progress = _read_progress(run, begun.attempt if begun else "")
     else:
@@ -184,7 +186,7 @@ def read_status(
         requests=tuple(waiting_requests(run)),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
         links=tracker_links(run, journal.events()),
-        notes=() if jobs is None else (*_notes(run, snapshot), *_describe_save(run, snapshot, now)),
+        notes=(*damages, *([] if jobs is None else (*_notes(run, snapshot), *_describe_save(run, snapshot, now)))),
         shortage=None if jobs is None else _find_shortage(run, snapshot, progress),
     )
 

@@ -56,7 +56,8 @@ def find_misplaced_paths(
             continue
         is_started = position in started
         if position == 0 and "/" not in path:
-            if shutil.which(path) is None and not _has_setup(train):
+            sets_path = train.setup.lines or train.setup.modules or "PATH" in train.environment
+            if shutil.which(path) is None and not sets_path:
                 yield MisplacedPath(path=path, is_needed=path not in PROGRAMS)
             elif shutil.which(path) is None and find_program(path) and path not in PROGRAMS:
                 yield MisplacedPath(path=path)
@@ -138,11 +139,6 @@ def _is_on_nodes(path: str, start: Path) -> bool:
     existing = next(directory for directory in Path(path).parents if exists(directory))
     anchor = next(directory for directory in (start, *start.parents) if exists(directory))
     return existing.stat().st_dev != anchor.stat().st_dev
-
-
-def _has_setup(train: TrainSettings) -> bool:
-    """Whether the setup may change the search path for programs."""
-    return bool(train.setup.lines or train.setup.modules or "PATH" in train.environment)
 
 
 def runs_container(command: Sequence[str], extra: Sequence[str]) -> bool:

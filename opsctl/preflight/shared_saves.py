@@ -39,7 +39,7 @@ def find_shared_saves(run: RunDir, train: TrainSettings, jobs: Sequence[Job]) ->
         settings = read_settings(other) if name != run.name and is_regular(other.config) else None
         theirs = _list_directories(other, settings) if settings else {}
         for path, reason in own.items():
-            meeting = next((place for place in theirs if _overlap(path, place)), None)
+            meeting = next((at for at in theirs if path.is_relative_to(at) or at.is_relative_to(path)), None)
             if meeting:
                 shared.append(SharedSave(path=str(path), reason=reason, train=name, other_path=str(meeting)))
     return shared
@@ -61,7 +61,3 @@ def _list_directories(run: RunDir, train: TrainSettings) -> Mapping[Path, str]:
     run_path = Path(os.path.realpath(run.path))
     found = {Path(os.path.realpath(found.path)): found.reason for found in find_directories(run, train)}
     return {path: reason for path, reason in found.items() if not path.is_relative_to(run_path)}
-
-
-def _overlap(path: Path, other: Path) -> bool:
-    return path.is_relative_to(other) or other.is_relative_to(path)

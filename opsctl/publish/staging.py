@@ -13,8 +13,8 @@ from typing import Any, Literal, Self
 from opsctl.base.errors import OpsctlError, RunDirError, writing
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.publish.sources import HoldsSecret
-from opsctl.state.files import MAX_STATE_BYTES, make_directories, read_json, write_atomic
-from opsctl.state.records import HEADER
+from opsctl.state.files import make_directories, write_atomic
+from opsctl.state.records import HEADER, decode, load_state
 
 SAVE_STATE_S = 5.0
 """How often the state is saved during a run. A killed run repeats at most this much work."""
@@ -96,19 +96,19 @@ class Stage:
     _saved: float = float("-inf")
 
     def open(self) -> None:
-        """Load the saved state, if there is a valid one. After a change of rules or secrets, no copy is current."""
-        try:
-            state = read_json(self.state, MAX_STATE_BYTES)
-            copies = {name: CopyRecord(**record) for name, record in state["copies"].items()}
-            rules, secrets, shipped = (str(state[key]) for key in ("rules", "secrets", "shipped"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        """Load the saved state, if there is one. After a change of rules or secrets, no copy is current.
+
+        Raises RunDirError for a state that cannot be read: which copies may hold a secret is then unknown.
+        """
+        state = load_state(_parse, self.state, "check the copies for secrets, remove those in doubt, then this file")
+        if state is None:
             return
+        copies, rules, secrets, shipped = state
         if secrets != self.secrets:
             self.copies = {name: replace(copy, mark=DOUBTFUL) for name, copy in copies.items()}
         elif rules != self.rules:
-            self.copies = {
-                name: copy if copy.mark == DOUBTFUL else replace(copy, mark="") for name, copy in copies.items()
-            }
+            old = copies.items()
+            self.copies = {name: copy if copy.mark == DOUBTFUL else replace(copy, mark="") for name, copy in old}
         else:
             self.copies, self.shipped = copies, shipped
 
@@ -188,3 +188,8 @@ class Stage:
             for hidden in path.parent.glob(f".{path.name[:1]}*"):
                 if temporary.fullmatch(hidden.name):
                     hidden.unlink(missing_ok=True)
+
+
+def _parse(state: Any) -> tuple[dict[str, CopyRecord], str, str, str]:
+    copies = {name: decode(CopyRecord, record) for name, record in state["copies"].items()}
+    return copies, str(state["rules"]), str(state["secrets"]), str(state["shipped"])

@@ -247,7 +247,7 @@ def add_up(
         if spans_of[number] or _is_inside(attempt.span, window)
     ]
     last = summary.last or Iteration(step=0)
-    count = _count_epochs if summary.counts_epochs else int
+    count = (lambda steps: steps / EPOCH_PARTS) if summary.counts_epochs else int
     curves = {name: points for name, curve in summary.curves.items() if (points := curve.points(count))}
     highest_steps = [max(part.steps) for part in parts if len(part)]
     step_seconds = [
@@ -280,10 +280,6 @@ def add_up(
         periods=_split_periods(spans, window),
         attempts=tuple(_report_attempt(attempt, own, count) for attempt, own in reported),
     )
-
-
-def _count_epochs(steps: int) -> float:
-    return steps / EPOCH_PARTS
 
 
 def _clip(spans: Iterable[Span], window: Window) -> Iterator[Span]:

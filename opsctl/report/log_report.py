@@ -169,7 +169,9 @@ def _report_jobs(
     notes = []
     if silent := sum(not len(part) for part in placed):
         notes.append(f"{silent} of {len(started)} jobs have no steps in the log")
-    if far := sum(_is_far(paced.find_begin(part), started) for part in parts):
+    # Further from every job than two time zones can explain.
+    spans = [((job.begin or 0.0) - DAY_S, (job.end or math.inf) + DAY_S) for job in started]
+    if far := sum(not any(begin <= paced.find_begin(part) <= end for begin, end in spans) for part in parts):
         notes.append(
             f"times of {far} of {len(parts)} attempts in the log are more than a day away from all jobs: "
             "check that the log and the jobs belong to the same run"
@@ -198,7 +200,8 @@ def _place_parts(paced: "_PacedLog", parts: Sequence[LogPart], started: Sequence
     current, used_s = 0, 0.0
     for number, part in enumerate(parts):
         begin, length_s = paced.find_begin(part), paced.logged_s(part)
-        matching = [at for at in range(current, len(started)) if _is_during(begin, started[at])]
+        spans = [((job.begin or 0.0) - JOB_MARGIN_S, (job.end or math.inf) + JOB_MARGIN_S) for job in started]
+        matching = [at for at in range(current, len(started)) if spans[at][0] <= begin <= spans[at][1]]
         if matching:
             chosen = max(matching, key=lambda at: (_overlap_s(started[at], begin, begin + length_s), at))
         elif len(parts) == len(started):
@@ -213,18 +216,9 @@ def _place_parts(paced: "_PacedLog", parts: Sequence[LogPart], started: Sequence
     return placed
 
 
-def _is_during(begin: float, job: JobRun) -> bool:
-    return (job.begin or 0.0) - JOB_MARGIN_S <= begin <= (job.end or math.inf) + JOB_MARGIN_S
-
-
 def _overlap_s(job: JobRun, begin: float, end: float) -> float:
     """Return the seconds that a job and a part share; negative if they do not overlap."""
     return min(end, job.end or math.inf) - max(begin, job.begin or 0.0)
-
-
-def _is_far(begin: float, started: Sequence[JobRun]) -> bool:
-    """Whether a time is further from every job than two time zones can explain."""
-    return all(begin < (job.begin or 0.0) - DAY_S or begin > (job.end or math.inf) + DAY_S for job in started)
 
 
 def _length_s(job: JobRun) -> float:

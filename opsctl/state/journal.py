@@ -50,6 +50,8 @@ RECENT_ATTEMPTS = 50
 COUNTED_EXCLUSIONS = timedelta(days=2)
 """How long an exclusion of an old attempt stays in the snapshot: rules count those of a day."""
 MAX_NUMBER = 10**15
+WRITING_S = 60.0
+"""A last line without an end is being written for at most so long, and was cut off later."""
 
 
 class Journal:
@@ -86,7 +88,7 @@ class Journal:
     def events(self) -> list[Event]:
         """Return the readable events in order, without those of old attempts, which `all_events` has as well.
 
-        Truncated and invalid lines are skipped. Raises RunDirError for a journal that cannot be read.
+        Truncated and invalid lines are left to `list_damages`. Raises RunDirError for a journal that cannot be read.
         """
         with self._lock:
             self._files.refresh()
@@ -95,6 +97,19 @@ class Journal:
     def all_events(self) -> list[Event]:
         """Return the readable events of the whole history, in order. Raises RunDirError."""
         return self._files.read_all()
+
+    def list_damages(self, events: Sequence[Event]) -> list[str]:
+        """Return a line for each part that could not be read when `events` were, and for events that are missing.
+
+        Numbers have no gaps, but in a snapshot, which leaves events out.
+        """
+        begun_s = self.clock.now().timestamp() - WRITING_S
+        cut = [f"{path}: its last line is cut off" for path, at in self._files.unfinished.items() if at < begun_s]
+        numbers = {event.number for event in events}
+        is_whole = bool(numbers) and not any(isinstance(event, AttemptsLeftOut) for event in events)
+        missing = max(numbers) - len(numbers) - len(self._files.damages) - len(cut) if is_whole else 0
+        lost = [f"{self.run.journal}: {missing} events are missing"] if missing > 0 else []
+        return [*self._files.damages, *cut, *lost]
 
     def leave_out_old(self) -> None:
         """Write a snapshot without the events of old attempts, once there are many. The files keep every event.

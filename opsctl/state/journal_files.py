@@ -30,6 +30,8 @@ MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
 MAX_FILES = 10_000
 """One for each host and user."""
+MAX_DAMAGES = 100
+"""Lines without an event that are named."""
 NUMBER = re.compile(rb'^{"n": (\d{1,15}),', re.MULTILINE)
 """Begin of an event's line, as `to_line` writes it."""
 
@@ -53,6 +55,10 @@ class JournalFiles:
     """What was read, in order."""
     snapshot: tuple[int, int] | None = None
     """Inode and time of change of the snapshot that was read."""
+    damages: list[str] = field(default_factory=list)
+    """The lines without an event, each by its file and place."""
+    unfinished: dict[Path, float] = field(default_factory=dict)
+    """Files whose last line has no end, being written or cut off, and when they changed last."""
 
     def find_last_number(self) -> int:
         """Return the highest number at the ends of the files, without reading what is before."""
@@ -62,14 +68,14 @@ class JournalFiles:
         """Read what was appended since the last call; everything if a file is another one, or a snapshot is new."""
         paths, snapshot = self._list(), _identify(self.directory / SNAPSHOT)
         if snapshot != self.snapshot or not _fit(self.parts, paths):
-            self.parts, self.events, self.snapshot = {}, [], snapshot
+            self.parts, self.events, self.snapshot, self.damages = {}, [], snapshot, []
             with suppress(OSError, ValueError, KeyError, TypeError):  # a snapshot only saves time
-                parts, events = _load_snapshot(self.directory / SNAPSHOT)
+                parts, events, damages = _load_snapshot(self.directory / SNAPSHOT)
                 if _fit(parts, paths):
-                    self.parts, self.events = parts, events
+                    self.parts, self.events, self.damages = parts, events, damages
         known = len(self.events)
         for name, path in paths.items():
-            events, self.parts[name] = _read(path, self.parts.get(name), MAX_UNREAD_BYTES)
+            events, self.parts[name] = self._read(path, self.parts.get(name), MAX_UNREAD_BYTES)
             self.events += events
             if len(self.events) > known + MAX_UNREAD_EVENTS:
                 self.parts, self.events = {}, []
@@ -79,13 +85,40 @@ class JournalFiles:
 
     def read_all(self) -> list[Event]:
         """Return the events of the whole history, in order."""
-        files = (_read(path, None, MAX_HISTORY_BYTES)[0] for path in self._list().values())
+        self.damages = []
+        files = (self._read(path, None, MAX_HISTORY_BYTES)[0] for path in self._list().values())
         return sort_events(list(chain.from_iterable(files)))
 
     def format_snapshot(self, events: Sequence[Event]) -> str:
         """Return a snapshot that has `events` in place of what was read."""
         parts = {name: [part.inode, part.end] for name, part in self.parts.items()}
-        return json.dumps({**HEADER, "files": parts, "events": [json.loads(to_line(event)) for event in events]}) + "\n"
+        content = {**HEADER, "files": parts, "damages": self.damages}
+        return json.dumps({**content, "events": [json.loads(to_line(event)) for event in events]}) + "\n"
+
+    def _read(self, path: Path, known: FilePart | None, max_bytes: int) -> tuple[list[Event], FilePart]:
+        """Return the events of a file behind what is known of it, and how far it is known now."""
+        events: list[Event] = []
+        end = known.end if known else 0
+        self.unfinished.pop(path, None)
+        try:
+            with os.fdopen(open_regular(path), "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_size - end > max_bytes:
+                    raise RunDirError(f"{path}: larger than {max_bytes >> 20} MiB, which no train's journal is")
+                file.seek(end)
+                while line := file.readline(MAX_LINE_BYTES):
+                    if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                        self.unfinished[path] = status.st_mtime
+                        break
+                    try:
+                        events.append(parse_event(parse_json(line)))
+                    except ValueError as error:
+                        if line.strip() and len(self.damages) < MAX_DAMAGES:
+                            self.damages.append(f"{path}: no event at byte {end}: {error!s:.100}")
+                    end += len(line)
+        except OSError as error:
+            raise cannot_read(path, error) from error
+        return events, FilePart(status.st_ino, end)
 
     def _list(self) -> dict[str, Path]:
         try:
@@ -101,11 +134,11 @@ def sort_events(events: Sequence[Event]) -> list[Event]:
     return sorted(events, key=lambda event: (event.number, event.at))
 
 
-def _load_snapshot(path: Path) -> tuple[dict[str, FilePart], list[Event]]:
+def _load_snapshot(path: Path) -> tuple[dict[str, FilePart], list[Event], list[str]]:
     """Raises OSError, and ValueError, KeyError or TypeError for anything else than a snapshot."""
     record = read_json(path, MAX_SNAPSHOT_BYTES)
     parts = {str(name): FilePart(int(inode), int(end)) for name, (inode, end) in record["files"].items()}
-    return parts, [parse_event(event) for event in record["events"]]
+    return parts, [parse_event(event) for event in record["events"]], list(map(str, record.get("damages", ())))
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
@@ -126,27 +159,6 @@ def _fit(parts: Mapping[str, FilePart], paths: Mapping[str, Path]) -> bool:
         if status.st_ino != part.inode or status.st_size < part.end:
             return False
     return True
-
-
-def _read(path: Path, known: FilePart | None, max_bytes: int) -> tuple[list[Event], FilePart]:
-    """Return the events of a file behind what is known of it, and how far it is known now."""
-    events: list[Event] = []
-    end = known.end if known else 0
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_size - end > max_bytes:
-                raise RunDirError(f"{path}: larger than {max_bytes >> 20} MiB, which no train's journal is")
-            file.seek(end)
-            while line := file.readline(MAX_LINE_BYTES):
-                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                    break  # is being written
-                end += len(line)
-                with suppress(ValueError):  # truncated, or not an event
-                    events.append(parse_event(parse_json(line)))
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    return events, FilePart(status.st_ino, end)
 
 
 def _find_last_number(path: Path) -> int:

@@ -68,15 +68,10 @@ def read(run: RunDir, switch: Switch) -> Armed | None:
     owner = user_name(status.st_uid)
     return Armed(
         switch=switch,
-        by=owner if is_signed or not _is_shared(run.switches) else f"somebody (with a file of {owner})",
+        by=owner if is_signed or not run.switches.stat().st_mode & 0o022 else f"somebody (with a file of {owner})",
         since=_modified(status),
         why=_why(fields, status),
     )
-
-
-def _is_shared(directory: Path) -> bool:
-    """Whether other users than the owner of the directory can rename its files."""
-    return bool(directory.stat().st_mode & 0o022)
 
 
 def _why(fields: dict[str, Any], status: os.stat_result) -> str:

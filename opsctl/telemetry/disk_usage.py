@@ -94,10 +94,6 @@ def read_pattern(text: str, pattern: str) -> Space:
     return Space(**values)
 
 
-def _parse_percent(text: str) -> float:
-    return float(text.rstrip("%"))
-
-
 def _parse_time(text: str) -> datetime:
     """Parse seconds since the epoch or ISO 8601; a time without a zone is in this machine's zone."""
     return datetime.fromtimestamp(int(text), UTC) if text.isdigit() else datetime.fromisoformat(text).astimezone(UTC)
@@ -105,7 +101,7 @@ def _parse_time(text: str) -> datetime:
 
 _FIELDS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("used", "limit", "inodes_used", "inodes_limit"), parse_size),
-    **dict.fromkeys(("percent", "inodes_percent"), _parse_percent),
+    **dict.fromkeys(("percent", "inodes_percent"), lambda text: float(text.rstrip("%"))),
     "at": _parse_time,
 }
 """The groups of a pattern, which are fields of Space."""

@@ -75,13 +75,10 @@ class TextPane(RichLog):
             return f"{text!r} does not occur in this pane" if text else ""
         step = -1 if backwards else 1
         ordered = rows[::step]
-        self.found = next((row for row in ordered if self._is_beyond(row, step)), ordered[0])
+        ahead = (row for row in ordered if self.found is None or (row - self.found) * step > 0)
+        self.found = next(ahead, ordered[0])
         self.scroll_to(y=self.found, animate=False, immediate=True)
         return f"{rows.index(self.found) + 1} of {len(rows)}: {self.lines[self.found].text.strip()}"
-
-    def _is_beyond(self, row: int, step: int) -> bool:
-        """Return whether the search has not reached the row yet."""
-        return self.found is None or (row - self.found) * step > 0
 
 
 class TrainsApp(App[None]):

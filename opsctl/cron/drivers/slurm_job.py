@@ -58,8 +58,11 @@ class SlurmDriver:
     def jobs(self) -> list[Job]:
         """Return the waiting and running ticks of this user. Raises Unreachable."""
         user = actor()
-        ticks = [job for job in self.slurm.jobs() if job.user == user and self._is_tick(job)]
-        return sorted((job for job in ticks if not job.state.is_final), key=lambda job: int(job.id))
+        own = [job for job in self.slurm.jobs() if job.user == user and not job.state.is_final]
+        # Either is enough: some sites overwrite comments.
+        return sorted(
+            (job for job in own if job.comment == self.mark or job.name == self.name), key=lambda job: int(job.id)
+        )
 
     def start(self) -> tuple[str, bool]:
         """Return the id of the next tick's job, and whether the job existed already. Raises SlurmError."""
@@ -164,10 +167,6 @@ class SlurmDriver:
         latest = max(after, self.cron.clock.now()).timestamp()
         every = self.cron.settings.every
         return datetime.fromtimestamp((latest // every + 1) * every, UTC)
-
-    def _is_tick(self, job: Job) -> bool:
-        # Either is enough: some sites overwrite comments.
-        return job.comment == self.mark or job.name == self.name
 
     def _is_astray(self, job: Job) -> bool:
         """Return whether the job waits for a time so far ahead that a wrong clock must have set the time."""

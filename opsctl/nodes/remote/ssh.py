@@ -318,14 +318,11 @@ def _create_transport(key_types: Sequence[str], *args: Any, **options: Any) -> T
     security = transport.get_security_options()
     preferred: list[str] = []
     for key_type in key_types:
-        preferred += [name for name in _list_signatures(key_type) if name in security.key_types]
+        signatures = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa") if key_type == "ssh-rsa" else (key_type,)
+        preferred += [name for name in signatures if name in security.key_types]
     others = [name for name in security.key_types if name not in preferred]
     security.key_types = [*dict.fromkeys(preferred), *others]
     return transport
-
-
-def _list_signatures(key_type: str) -> tuple[str, ...]:
-    return ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa") if key_type == "ssh-rsa" else (key_type,)
 
 
 @contextmanager

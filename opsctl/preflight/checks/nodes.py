@@ -65,7 +65,8 @@ def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for row in known():
         installed = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
         for version in sorted(installed):
-            if version and _within(version, row) and _holds(row, request):
+            wanted = row.get("with", {}).items()
+            if version and _within(version, row) and wanted <= request.train.environment.items():
                 problem = note if row["level"] == ProblemLevel.NOTE else warning
                 sentences = {key: row[key] for key in ("says", "source", "remedy")}
                 yield problem("versions.known", software=row["of"], version=version, **sentences)
@@ -79,10 +80,6 @@ def _within(version: str, row: Mapping[str, Any]) -> bool:
 
 def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:4])
-
-
-def _holds(row: Mapping[str, Any], request: LaunchRequest) -> bool:
-    return all(request.train.environment.get(name) == value for name, value in row.get("with", {}).items())
 
 
 def unknown(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:

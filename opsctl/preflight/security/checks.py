@@ -96,15 +96,10 @@ def _check_umask(_: Installation) -> Iterator[SecurityFinding]:
         yield unknown("umask", "this kernel does not show the umask", repair)
     elif not umask & stat.S_IWOTH:
         yield unsafe("umask", f"{umask:03o}: everybody can write new files", repair)
-    elif not umask & stat.S_IWGRP and not _is_private_group(os.getegid()):
+    elif not umask & stat.S_IWGRP and _group_name(os.getegid()) != user_name(os.geteuid()):  # not this user's alone
         yield unsafe("umask", f"{umask:03o}: the group {_group_name(os.getegid())} can write new files", repair)
     else:
         yield ok("umask", f"{umask:03o}")
-
-
-def _is_private_group(gid: int) -> bool:
-    """Return whether the group is that of one user alone, as most distributions make one for every user."""
-    return _group_name(gid) == user_name(os.geteuid())
 
 
 def _group_name(gid: int) -> str:

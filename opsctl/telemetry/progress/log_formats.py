@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -99,14 +99,12 @@ class LineFormat:
             fields.add(field)
             if field == "step" and of:
                 values["last"] = int(of)
-        if is_step and self.needs and not self._has_needed(fields, values):
+        has_total = "total" in self.needs and "last" in values
+        if is_step and self.needs and not (has_total or self.needs & set(fields)):
             return None
         if "last" in values and self.epochs and self.epochs.search(text):
             values = {name: value for name, value in values.items() if name not in {"step", "last"}}
         return values or None
-
-    def _has_needed(self, fields: Iterable[str], values: Values) -> bool:
-        return bool(self.needs & set(fields)) or ("total" in self.needs and "last" in values)
 
     def _is_training_bar(self, text: str, head: re.Match[str] | None) -> bool:
         """Whether a progress bar shows training. The bar of an evaluation is nested: the cursor goes up behind it."""

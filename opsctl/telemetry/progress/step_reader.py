@@ -196,15 +196,12 @@ class StepReader:
             return row
         for line_format in self.known if self._matched >= LEARNT_LINES else self.formats:
             values = line_format.parse(text)
-            if values is None or self._is_other_bar(values):
+            if values is None or (self.total is not None and values.get("last", self.total) != self.total):
                 continue
             self._learn(line_format)
             return values
         self._forget()
         return None
-
-    def _is_other_bar(self, values: Values) -> bool:
-        return self.total is not None and values.get("last", self.total) != self.total
 
     def _is_followed(self, prefix: str) -> bool:
         """Whether the steps of this rank count: those of the first rank that logs steps, until it falls silent."""

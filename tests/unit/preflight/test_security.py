@@ -68,87 +68,10 @@ def test_safe_installation_is_ok(home):
     ]  # fmt: skip
 
 
-def write_trust_parents(home: Path) -> None:
-    site = home / "site.toml"
-    site.write_text(site.read_text().replace("trust_parents = false", "  trust_parents  = true"))
-
-
-def remove_site_directory(home: Path) -> None:
-    subprocess.run(["rm", "-r", home / "trains" / ".site"], check=True)
-    (home / "trains").chmod(0o1777)
-
-
-def replace_site_directory(home: Path) -> None:
-    subprocess.run(["rm", "-r", home / "trains" / ".site"], check=True)
-    (home / "trains" / ".site").symlink_to(home)
-
-
-def link_root_to_open_directory(home: Path) -> None:
-    """The path in site.toml has safe modes; the directory to which the link leads lies in an open one."""
-    place = home / "open" / "trains"
-    place.mkdir(parents=True)
-    (home / "open").chmod(0o777)
-    (home / "trains").rename(home / "closed")
-    (home / "trains").symlink_to(place)
-
-
-def make_odd_name(home: Path) -> None:
-    path = home / "trains" / "tr11" / "logs" / "it's $(id)\n.txt"
-    path.write_text("")
-    path.chmod(0o666)
-
-
-def link_switch(home: Path) -> None:
-    path = home / "trains" / "tr11" / "switches" / "save"
-    path.write_text("{}")
-    (home / "again").hardlink_to(path)
-
-
-def open_publication(home: Path) -> None:
-    (home / "web" / "tr11").mkdir(parents=True)
-    (home / "web").chmod(0o777)
-    site = home / "site.toml"
-    site.write_text(f'{site.read_text()}[publish]\nto = "path"\npath = "{home}/web"\n')
-
-
-def trust_open_file(home: Path) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "unsafe"))
+def test_unsafe_thing_is_reported_and_repaired(home, change, check, phrase):
     trust_settings(home / "other.toml")
-    (home / "other.toml").write_text("")
-    (home / "other.toml").chmod(0o666)
-
-
-UNSAFE = {
-    "site file": (lambda home: (home / "site.toml").chmod(0o664), "site file", "mode 0664 lets others write"),
-    "directory of the site file": (lambda home: home.chmod(0o777), "site file", "mode 0777 lets others write"),
-    "readable secret": (lambda home: (home / "hook").chmod(0o640), "secret", "mode 0640 lets others read"),
-    "trust_parents": (write_trust_parents, "trust_parents", "true: "),
-    "root": (lambda home: (home / "trains").chmod(0o777), "root", "mode 0777 lets others write"),
-    "root behind a link": (link_root_to_open_directory, "root", "open: mode 0777 lets others write"),
-    "no site directory": (remove_site_directory, "site directory", "does not exist"),
-    "link as site directory": (replace_site_directory, "site directory", "not a directory"),
-    "site directory": (
-        lambda home: (home / "trains" / ".site" / "alerts").chmod(0o777), "site directory", "mode 0777 lets others"
-    ),
-    "run directory": (lambda home: (home / "trains" / "tr11").chmod(0o775), "trains", "tr11: mode 0775 lets others"),
-    "logs": (
-        lambda home: (home / "trains" / "tr11" / "logs" / "main_log.txt").chmod(0o666), "trains", "0666 lets others"
-    ),
-    "odd name": (make_odd_name, "trains", "mode 0666 lets others write"),
-    "switches of everybody": (
-        lambda home: (home / "trains" / "tr11" / "switches").chmod(0o777), "trains", "lets everybody stop"
-    ),
-    "switches of a group": (
-        lambda home: (home / "trains" / "tr11" / "requests").chmod(0o2775), "trains", "names no group"
-    ),
-    "switch with two names": (link_switch, "trains", "the file has another name elsewhere"),
-    "open place of publications": (open_publication, "publication", "mode 0777 lets others write"),
-    "trusted file": (trust_open_file, "trusted file", "mode 0666 lets others write"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("make", "check", "phrase"), UNSAFE.values(), ids=UNSAFE)
-def test_unsafe_thing_is_reported_and_repaired(home, make, check, phrase):
-    make(home)
+    subprocess.run(["bash", "-ec", change], cwd=home, check=True)
     unsafe = [row for row in list_unsafe(home) if row["check"] == check]
     assert any(phrase in row["result"] for row in unsafe), unsafe
     for row in list_unsafe(home):
