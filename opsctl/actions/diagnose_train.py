@@ -12,7 +12,7 @@ from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.cause import STATE_BY_OUTCOME, load_attempt_logs, read_stop_request_text
-from opsctl.guard.dossier import gather_evidence
+from opsctl.guard.dossier import find_end
 from opsctl.guard.end_record import Outcome, read_end
 from opsctl.guard.node_evidence import add_node_history
 from opsctl.guard.stop_request import StopKind, read_stop_request
@@ -44,7 +44,7 @@ def diagnose_train(app: App, run: RunDir, task: int | None) -> Diagnosis:
     before = diagnose_attempt(run, _load_logs(app, run, earlier[-1], started)) if earlier else None
     diagnose_ended = diagnose_hang if _is_hung(run.attempt(attempt)) else diagnose_attempt
     diagnosis = diagnose_ended(run, _load_logs(app, run, attempt, started), before=before)
-    return _with_past(app, run, run.attempt(attempt), _with_lost_node(run.attempt(attempt), diagnosis))
+    return _with_past(app, run.attempt(attempt), _with_lost_node(run.attempt(attempt), diagnosis))
 
 
 def _with_lost_node(attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
@@ -63,10 +63,10 @@ def _is_hung(attempt: Attempt) -> bool:
     return done.outcome is Outcome.HUNG if done else bool(stop_request and stop_request.reason is StopKind.HUNG)
 
 
-def _with_past(app: App, run: RunDir, attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
+def _with_past(app: App, attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
     """Add the health history of the nodes of the attempt."""
     began, done = read_start(attempt), read_end(attempt)
-    at = done.ended if done else gather_evidence(run, attempt, None)[1] or app.clock.now()
+    at = done.ended if done else find_end(attempt, None) or app.clock.now()
     allocated = began.nodes if began else ""
     return add_node_history(diagnosis, app.history, allocated, at=at, days=app.site.health.lemon_days)
 

@@ -78,7 +78,7 @@ def watch(
         report = watching.cycle()
         print_json(report) if wants_json() else _show(report, is_short=every is not None)
         if every is None:
-            for channel in watching.finish_sending():
+            for channel in watching.people.finish_sending():
                 print_on_stderr(f"opsctl: {channel} does not answer; the next watch cycle sends its messages")
             return 1 if report.problems else 0
         app.clock.sleep(max(0.0, every.total_seconds() - report.seconds))

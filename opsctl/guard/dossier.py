@@ -29,7 +29,7 @@ from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_las
 from opsctl.telemetry.progress.last_lines import read_end as read_last
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, find_working_directory, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
-from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
+from opsctl.trainer.contract import read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
 """Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
@@ -83,7 +83,8 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
     is_idle = not has_counted and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
     lost = _find_lost_nodes(journal, attempt, start, job)
-    evidence, at = gather_evidence(
+    at = find_end(attempt, job)
+    evidence = gather_evidence(
         run, attempt, job, on_exit_0=on_exit_0, is_idle_again=is_idle_again, next_start=next_start
     )
     return Dossier(
@@ -126,13 +127,13 @@ def gather_evidence(
     on_exit_0: OnExit0 | None = None,
     is_idle_again: bool = False,
     next_start: Start | None = None,
-) -> tuple[Evidence, datetime | None]:
-    """Return the evidence and the attempt's end, None if unknown. `job` is Slurm's final row of this attempt.
+) -> Evidence:
+    """Return how the attempt ended. `job` is Slurm's final row of this attempt.
 
     An attempt whose node died may be finalized late: the log after `next_start` is that of the next attempt.
     """
     stop, code = read_stop_reason(attempt.stop_reason), read_number(attempt.body_exit)
-    end = find_end(attempt, stop, job)
+    end = find_end(attempt, job)
     deadline_s = read_time(attempt.deadline)
     start, pattern = read_start(attempt), read_step_pattern(run)
     log_end = next_start.main_log if next_start else None
@@ -148,7 +149,7 @@ def gather_evidence(
     if line and known_last is None:
         known_last = _find_reached_target(line.step, find_gap(signs), options)
         line = replace(line, step=known_last or line.step)
-    evidence = Evidence(
+    return Evidence(
         stop=stop,
         request=read_stop_request(attempt),
         code=code,
@@ -170,7 +171,6 @@ def gather_evidence(
         is_idle_again=is_idle_again,
         at_its_limit=_is_at_limit(start, end, deadline_s),
     )
-    return evidence, end
 
 
 def find_decisive_line(log: LogSigns) -> Iteration | None:
@@ -185,11 +185,11 @@ def _is_saved(run: RunDir, last: int | None) -> bool:
     return newest is not None and newest.step is not None and last is not None and 0 <= last - newest.step <= 1
 
 
-def find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
-    """Return when the attempt ended; None if unknown. `stop` is the trainer's own reason."""
+def find_end(attempt: Attempt, job: Job | None) -> datetime | None:
+    """Return when the attempt ended, by its body, its trainer or Slurm; None if unknown."""
     if (exited := _read_mtime(attempt.body_exit)) is not None:
         return exited
-    if stop is not None:
+    if stop := read_stop_reason(attempt.stop_reason):
         return datetime.fromtimestamp(stop.at, UTC)
     return job.end if job else None
 

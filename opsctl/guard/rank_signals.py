@@ -9,6 +9,8 @@ import os
 import signal
 import time
 
+from opsctl.guard.rank_activity import processes
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox"))
 FILTERS = frozenset(("tee", "cat", "grep", "sed", "awk", "gawk", "mawk", "ts", "stdbuf", "logger"))
@@ -110,10 +112,8 @@ def list_children(pid: int) -> list[int]:
 
 def map_children() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (as above)
-        with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 (as above)
-            parent = int(file.read().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(name))
+    for pid, (_, parent, _) in processes():
+        children.setdefault(parent, []).append(pid)
     return children
 
 

@@ -1,7 +1,7 @@
 """The watch cycle: reconcile the trains, run every watchdog once, alert people of transitions."""
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -41,18 +41,18 @@ class Watch:
     acts: bool = True
     """Whether to reconcile, end hung attempts, record, alert and ping. False: only run the watchdogs."""
     _isolation: Isolation[Unit, Any] = field(init=False)
-    _people: AlertPeople = field(init=False)
+    people: AlertPeople = field(init=False)
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.names if name not in WATCHDOGS]:
             raise InputError(f"no watchdog {unknown[0]!r}; there are: {', '.join(WATCHDOGS)}")
         self._isolation = Isolation(self.services.clock, self.services.site.watch.timeout_seconds)
         vouches = not (self.names or self.trains)
-        self._people = AlertPeople(services=self.services, isolation=self._isolation, vouches=vouches)
+        self.people = AlertPeople(services=self.services, isolation=self._isolation, vouches=vouches)
 
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
-        services, people, problems = self.services, self._people, CycleProblems()
+        services, people, problems = self.services, self.people, CycleProblems()
         began, memory = services.clock.monotonic(), people.open_memory(problems)
         if isinstance(services.clock, SteadyClock):
             services.clock.settle(memory)
@@ -95,10 +95,6 @@ class Watch:
         )
         log_report(report, trains=len(runs))
         return report
-
-    def finish_sending(self) -> Collection[str]:
-        """Wait for the channels that still send, a bounded time; return those that do not answer."""
-        return self._people.finish_sending()
 
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job], problems: CycleProblems) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DATA = PACKAGE / "cli" / "drill"
 CHOICES = frozenset({"nodes", "partition", "account", "qos", "reservation", "constraint"})
+BREAKABLE = (str(DATA / "trainer.sh"), str(DATA / "breakable.sh"))
+"""The trainer that reads `faults/` in its run directory, and the script that makes any trainer do so."""
 OWN = frozenset({"process", "job"})
 """What the faults of any train touch: its own processes and its own job."""
 SANDBOX = "drill"
@@ -153,11 +155,18 @@ def choose_faults(names: Sequence[str], fields: Mapping[str, Any] | None) -> lis
 
     Raises InputError.
     """
-    is_breakable = fields is None or str(DATA) in str(fields)
-    faults = {name: fault for name, fault in read_faults().items() if is_breakable or fault.touches in OWN}
+    has_all = fields is None or is_breakable(fields)
+    faults = {name: fault for name, fault in read_faults().items() if has_all or fault.touches in OWN}
     if unknown := [name for name in names if name not in faults]:
         raise InputError(f"no fault {unknown[0]!r} for this train", hint=f"one of: {', '.join(faults)}")
     return [fault for name, fault in faults.items() if name in names or not (names or fault.only_named)]
+
+
+def is_breakable(fields: Mapping[str, Any]) -> bool:
+    """Return whether the command, or a line of `[setup]` that is no comment, names a file of BREAKABLE."""
+    lines = [line for line in fields.get("setup", {}).get("lines", ()) if not line.lstrip().startswith("#")]
+    text = "\n".join((*fields.get("command", ()), *lines))
+    return any(file in text for file in BREAKABLE)
 
 
 def read_train(app: App, file: Path, confirm: str | None) -> dict[str, Any]:
@@ -167,7 +176,7 @@ def read_train(app: App, file: Path, confirm: str | None) -> dict[str, Any]:
     """
     app.check_settings(file)
     fields = read_toml(file)
-    if app.site.sandbox == SANDBOX and str(DATA) not in str(fields):
+    if app.site.sandbox == SANDBOX and not is_breakable(fields):
         setup = fields.setdefault("setup", {})
         setup["lines"] = [*setup.get("lines", ()), f". {shlex.quote(str(DATA / 'breakable.sh'))}"]
     name = str(fields.get("name", ""))

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from opsctl.alerts.alert_history import AlertEvent
 from opsctl.cli import cli
+from opsctl.cli.drill import DATA
 from opsctl.cli.drill.run_drill import judge
 from opsctl.diagnosis.causes import CauseKind, causes
 from opsctl.guard.end_record import Action, Outcome
@@ -61,17 +62,12 @@ def make_attempt(first_step: int | None = None, last_step: int | None = None) ->
 
 def test_table_names_what_exists() -> None:
     known = {cause.name for cause in causes()} | {*CauseKind, *Outcome}
-    functions = set(re.findall(r"^(\w+)\(\) \{", SHELL.read_text(), re.MULTILINE))
+    programs = {"$OPSCTL", "true", "scancel", *re.findall(r"^(\w+)\(\) \{", SHELL.read_text(), re.MULTILINE)}
     for fault in FAULTS.values():
         assert set(fault.causes) <= known
         assert set(fault.action) <= {*Action, ""}
         assert set(fault.alerts) <= set(WATCHDOGS)
-        assert {fault.inject.split()[0], fault.undo.split()[0].rstrip(";")} <= {
-            *functions,
-            "$OPSCTL",
-            "true",
-            "scancel",
-        }, fault
+        assert {fault.inject.split()[0], fault.undo.split()[0].rstrip(";")} <= programs, fault
 
 
 def test_page_shows_the_table() -> None:
@@ -82,9 +78,10 @@ def test_page_shows_the_table() -> None:
     assert missing == []
 
 
-def drill(tmp_path: Path, *words: str) -> str:
+def drill(tmp_path: Path, *words: str, setup: str = "true") -> str:
     path = tmp_path / "big.toml"
-    path.write_text('name = "big"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n')
+    fields = 'name = "big"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n'
+    path.write_text(f'{fields}[setup]\nlines = ["{setup}"]\n')
     result = CliRunner().invoke(cli, ["drill", str(path), *words])
     return result.output + str(result.exception or "")
 
@@ -99,6 +96,12 @@ def test_dry_run_shows_only_what_harms_nobody_else(tmp_path: Path) -> None:
     rows = [line.split()[:2] for line in shown.splitlines()[1:]]
     assert rows == [[fault.name, fault.touches] for fault in FAULTS.values() if fault.touches in {"process", "job"}]
     assert "no fault 'node-dead' for this train" in drill(tmp_path, "--confirm", "big", "--fault", "node-dead")
+
+
+def test_comment_makes_no_train_breakable(tmp_path: Path) -> None:
+    words = ("--dry-run", "--confirm", "big", "--fault", "node-dead")
+    line = f". {DATA / 'breakable.sh'}"
+    assert drill(tmp_path, *words, setup=line) != drill(tmp_path, *words, setup=f"# {line}")
 
 
 def test_train_of_the_embedded_trainer_needs_no_command() -> None:

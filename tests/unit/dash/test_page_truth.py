@@ -11,14 +11,8 @@ import pytest
 from opsctl.base.model import JobState, Node
 from opsctl.base.statements import state
 from opsctl.dash.alert_groups import group_alerts
-from opsctl.dash.collect_site import (
-    WatchAge,
-    collect_site,
-    describe_lost_nodes,
-    describe_state,
-    is_worth_showing,
-    list_node_tiles,
-)
+from opsctl.dash.collect_site import WatchAge, collect_site, is_worth_showing
+from opsctl.dash.node_tiles import describe_lost_nodes, describe_state, list_node_tiles
 from opsctl.dash.pages import PageContext, render_overview, render_wall
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_ago, format_day_time
@@ -251,10 +245,10 @@ def test_head_of_a_traceback_is_no_evidence() -> None:
 def test_node_facts_stay_apart(site: DashSite) -> None:
     site.app.exclusions.add([("node001", "opsctl: gpu-off-the-bus")], hours=1)
     nodes = [Node(name="node001", state="IDLE", address="node001")]
-    idle = next(list_node_tiles(site.app, nodes, {}))
+    idle = next(list_node_tiles(site.app, nodes, {}, {}))
     assert (idle.tone, idle.state_tone, idle.why_excluded) == ("quiet", "quiet", "opsctl: gpu-off-the-bus")
     assert idle.excluded_since
-    assert next(list_node_tiles(site.app, nodes, {"node001": ["tr11"]})).tone == "amber"
+    assert next(list_node_tiles(site.app, nodes, {"node001": ["tr11"]}, {})).tone == "amber"
 
 
 def test_silent_node_has_a_star() -> None:

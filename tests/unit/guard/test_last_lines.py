@@ -48,7 +48,7 @@ def test_only_lines_of_the_attempt_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(*read_cases(__file__, "command_that_limits_its_time_is_known"))
 def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str, limits: bool) -> None:
     train.run.body.write_text(f"srun rank -- {command}\n")
-    evidence, _ = gather_evidence(train.run, train.start_attempt(), None)
+    evidence = gather_evidence(train.run, train.start_attempt(), None)
     assert evidence.limits_itself is limits
 
 
@@ -56,7 +56,7 @@ def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str,
 def test_file_that_limits_the_time_is_known(train: QueuedTrain, name: str, text: str, limits: bool) -> None:
     (train.run.path / name).write_text(text)
     train.run.body.write_text(f"srun rank -- start {name}\n")
-    assert gather_evidence(train.run, train.start_attempt(), None)[0].limits_itself is limits
+    assert gather_evidence(train.run, train.start_attempt(), None).limits_itself is limits
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "last_step_of_the_command_is_known"))
@@ -65,7 +65,7 @@ def test_last_step_of_the_command_is_known(train: QueuedTrain, options: str, ste
     attempt = train.start_attempt()
     lines = [f"[node001:0]: step {number} loss=2.5\n" for number in range(step - 50, step + 1, 10)]
     train.run.main_log.write_text("".join(lines))
-    evidence = gather_evidence(train.run, attempt, None)[0]
+    evidence = gather_evidence(train.run, attempt, None)
     assert (evidence.is_last_step, evidence.has_steps_left) == (is_last, False)
 
 
@@ -83,7 +83,7 @@ def test_exit_after_most_of_the_time_is_known(train: QueuedTrain, minutes: int, 
     attempt = train.start_attempt()
     attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
     train.end_body(attempt, 0, after=60 * minutes)
-    assert gather_evidence(train.run, attempt, None)[0].is_near_limit is is_near
+    assert gather_evidence(train.run, attempt, None).is_near_limit is is_near
 
 
 @pytest.mark.parametrize(("limit_s", "left_s", "is_at_limit"), [(60, 40, False), (60, 3, True), (3600, 40, True)])
@@ -92,7 +92,7 @@ def test_short_job_is_not_always_at_its_limit(train: QueuedTrain, limit_s: int, 
     begin_s = train.clock.now().timestamp()
     attempt.deadline.write_text(f"{begin_s + limit_s}\n")
     train.end_body(attempt, 143, after=limit_s - left_s)
-    evidence, _ = gather_evidence(train.run, attempt, None)
+    evidence = gather_evidence(train.run, attempt, None)
     assert evidence.at_its_limit is is_at_limit
 
 
@@ -185,7 +185,7 @@ def test_every_series_of_steps_is_at_its_end(train: QueuedTrain, text: str, is_l
     attempt = train.start_attempt()
     evaluation = "".join(f"step {step}/60 loss: 3.0\n" for step in range(1, 61))
     train.run.main_log.write_text(text.replace("EVALUATION\n", evaluation))
-    evidence, _ = gather_evidence(train.run, attempt, None)
+    evidence = gather_evidence(train.run, attempt, None)
     assert (evidence.is_last_step, evidence.has_steps_left) == (is_last, has_left)
 
 
@@ -195,7 +195,7 @@ def test_checkpoint_of_the_last_step_is_known(train: QueuedTrain, newest: str, i
     (train.run.checkpoints / newest).mkdir()
     (train.run.checkpoints / newest / "weights").write_text("1")
     train.run.main_log.write_text("step 1000/1000 loss: 2.0\n")
-    assert gather_evidence(train.run, attempt, None)[0].is_end_saved is is_saved
+    assert gather_evidence(train.run, attempt, None).is_end_saved is is_saved
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "last_step_of_an_epoch_ends_no_train"))
