@@ -63,6 +63,8 @@ class StopRequest(StopPlan):
 
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
     """Return the stop request; None without one. One that cannot be read holds the train: it may have been a kill."""
+    if not attempt.path.is_dir():
+        return None  # where no attempt can be recorded, nobody can have asked; the body runs all the same
     try:
         return load_state(partial(decode, StopRequest), attempt.stop_request)
     except RunDirError as error:

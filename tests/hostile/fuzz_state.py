@@ -8,14 +8,14 @@ from opsctl.base import nodesets
 from opsctl.checkpoints import catalog
 from opsctl.cron import cron_dir
 from opsctl.cron.cron_dir import CronDir
-from opsctl.guard import attempt_record, dossier, finalize, stop_request
+from opsctl.guard import attempt_record, finalize, stop_request
 from opsctl.host.system import SystemClock
 from opsctl.launch import revisions
 from opsctl.nodes import exclusions, history
 from opsctl.preflight import recipe
 from opsctl.publish import staging
 from opsctl.settings import loader
-from opsctl.state import lease, switches
+from opsctl.state import files, lease, switches
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.logs import growing_file
@@ -82,7 +82,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         name="tr11/attempts/12_1.0/stop-request",
         examples=(b'{"reason": "kill", "why": "x"}', *JSON),
     ),
-    "exit code of the body": file(dossier._read_code, examples=(b"7",)),
+    "exit code of the body": file(files.read_number, examples=(b"7",)),
     "lease": file(lease._read, name="tr11/.lease", examples=(*EXAMPLES["holder"], *JSON)),
     "request": file(
         read_requests, name="tr11/requests/release-0123456789ab.json", examples=(*EXAMPLES["request"], *JSON)

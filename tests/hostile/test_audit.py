@@ -25,15 +25,14 @@ def write_line(site: Site, line: str, at: str = NOW) -> None:
 
 @pytest.mark.attack("an act on alerts leaves no trace, or another's")
 @pytest.mark.parametrize(*read_cases(__file__, "lines"))
-def test_act_on_alerts_is_shown(site: Site, line: str, row: list[str] | None) -> None:
+def test_act_on_alerts_is_shown(site: Site, line: str, row: list[str] | None, is_damaged: bool | None) -> None:
     write_line(site, line)
     write_line(site, line, "2020-01-01T00:00:00+00:00")
     result = site.opsctl("audit", "--json")
-    assert result.exit_code == 0, result.output
-    shown = [
-        [entry["by"], entry["channel"], entry["text"][: len(row[2])]] for entry in json.loads(result.output) if row
-    ]
+    entries = json.loads(result.stdout)
+    shown = [[entry["by"], entry["channel"], entry["text"][: len(row[2])]] for entry in entries if row]
     assert shown == ([row] if row else [])
+    assert (result.return_value, "2 lines cannot be read" in result.stderr) == ((1, True) if is_damaged else (0, False))
     assert not {"\x1b", "\ny"} & set(site.opsctl("audit").output)
 
 
