@@ -61,7 +61,7 @@ def repair(home: Path, row: dict) -> None:
 
 def test_safe_installation_is_ok(home):
     exit_code, rows = check_security(home)
-    assert {row["level"] for row in rows} == {"ok"}, rows
+    assert [row for row in rows if row["level"] != "ok"] == []
     assert exit_code == 0
     assert [row["check"] for row in rows] == [
         "site file", "secret", "umask", "trust_parents", "root", "site directory", "trains", "environment", "python",
