@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.watchdogs import step_health, throughput
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
@@ -237,7 +237,7 @@ def find_slow(times: Sequence[float], at: int, every: int) -> int | None:
     for end in range(every, len(times) + 1, every):
         rates = [1 / seconds for seconds in times[end - every : end]]
         state = throughput.advance(state, rates, slower_percent=5)
-        if end >= at and state.level is not Level.OK:
+        if end >= at and state.severity is not Severity.OK:
             return end - at
     return None
 

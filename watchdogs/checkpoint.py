@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.scan import Save, size_of
 from opsctl.launch.switch_readers import UnansweredSave, find_unanswered_save
@@ -133,13 +133,13 @@ class CheckpointAge:
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
         train, newest = observation.train, observation.newest.path.name if observation.newest else observation.lack
         key = f"{self.name}/{train}"
-        level, says = Level.OK, state("checkpoint.newest", train=train, newest=newest)
+        severity, says = Severity.OK, state("checkpoint.newest", train=train, newest=newest)
         if observation.is_running or observation.running_s:
             times = {"age_s": observation.running_s, "limit_s": observation.limit_s}
-            level = judge_age(**times)
+            severity = judge_age(**times)
             says = state("checkpoint.age", train=train, newest=newest, **times)
-        save = type_now(("opsctl", "save-switch", train)) if level is not Level.OK else NO_REMEDY
-        findings = [Finding(key=key, level=level, says=says, train=train, fix=save)]
+        save = type_now(("opsctl", "save-switch", train)) if severity is not Severity.OK else NO_REMEDY
+        findings = [Finding(key=key, severity=severity, says=says, train=train, fix=save)]
         if observation.standing:
             findings.append(_judge_standstill(observation.standing, key, train))
         if observation.unanswered and observation.unanswered.is_overdue:
@@ -148,14 +148,14 @@ class CheckpointAge:
         if size is not None and usual and size > LARGE_SIZE_RATIO * usual:
             sizes = {"more_percent": 100 * (size / usual - 1), "size_bytes": size, "usual_bytes": usual}
             grown = state("checkpoint.grown", train=train, newest=newest, **sizes)
-            findings.append(Finding(key=f"{key}/size", level=Level.WARNING, says=grown, train=train))
+            findings.append(Finding(key=f"{key}/size", severity=Severity.WARNING, says=grown, train=train))
         faults = [quote(problem) for problem in observation.problems]
         faults += [state("checkpoint.renamed", name=name) for name in observation.damaged]
         if faults:
             findings.append(
                 Finding(
                     key=f"{key}/verify",
-                    level=Level.CRITICAL if observation.problems else Level.WARNING,
+                    severity=Severity.CRITICAL if observation.problems else Severity.WARNING,
                     says=state("checkpoint.faulty", faults[0], train=train),
                     train=train,
                     details=tuple(faults),
@@ -168,7 +168,7 @@ class CheckpointAge:
 def _judge_unanswered(save: UnansweredSave, key: str, train: str) -> Finding:
     return Finding(
         key=key,
-        level=Level.WARNING,
+        severity=Severity.WARNING,
         says=state("checkpoint.unanswered", save.why, train=train, age_s=save.age_s),
         train=train,
         fix=type_now(("opsctl", "save-switch", train, "--disarm")),
@@ -194,7 +194,7 @@ def _judge_standstill(attempts: Sequence[EndedAttempt], key: str, train: str) ->
     start = max(attempt.resume_step or 0 for attempt in attempts)
     return Finding(
         key=f"{key}/step",
-        level=Level.CRITICAL,
+        severity=Severity.CRITICAL,
         says=state("checkpoint.standstill", train=train, attempts=len(attempts), step=start),
         train=train,
         since_step=start + 1,
@@ -205,11 +205,11 @@ def _judge_standstill(attempts: Sequence[EndedAttempt], key: str, train: str) ->
     )
 
 
-def judge_age(age_s: float, limit_s: float) -> Level:
+def judge_age(age_s: float, limit_s: float) -> Severity:
     """Return WARNING from the limit on, CRITICAL from twice the limit on."""
     if age_s < limit_s:
-        return Level.OK
-    return Level.WARNING if age_s < 2 * limit_s else Level.CRITICAL
+        return Severity.OK
+    return Severity.WARNING if age_s < 2 * limit_s else Severity.CRITICAL
 
 
 def _intervals(before: SavesMemory, newest: Save | None, started: datetime | None) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import NO_REMEDY, Statement, advise, state, type_now
 from opsctl.cron.cron_dir import CronDir, EntryResult, EntryRun, read_ledger
 from opsctl.settings.cron import CronSettings
@@ -69,20 +69,20 @@ class CronAlive:
         return observation
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
-        level, says = Level.OK, state("cron.not_started")
+        severity, says = Severity.OK, state("cron.not_started")
         remedy = advise("remedy.cron", ("opsctl", "cron", "status"), ("opsctl", "cron", "start"))
         if observation.last is not None:
             age = now - observation.last
             minutes = {"age_min": age.total_seconds() / 60, "limit_min": observation.limit.total_seconds() / 60}
             says = state("cron.alive", **minutes)
             if observation.is_selected and age > observation.limit:
-                level, says = Level.CRITICAL, state("cron.late", **minutes)
+                severity, says = Severity.CRITICAL, state("cron.late", **minutes)
             elif observation.is_selected and (problem := _find_watch_problem(observation, now)):
-                (level, says), remedy = problem, type_now(("opsctl", "cron", "status"))
+                (severity, says), remedy = problem, type_now(("opsctl", "cron", "status"))
         elif observation.is_selected:
-            level, says = Level.WARNING, state("cron.no_tick")
-        fix = remedy if level is not Level.OK else NO_REMEDY
-        return [Finding(key=f"{self.name}/site", level=level, says=says, since=observation.last, fix=fix)]
+            severity, says = Severity.WARNING, state("cron.no_tick")
+        fix = remedy if severity is not Severity.OK else NO_REMEDY
+        return [Finding(key=f"{self.name}/site", severity=severity, says=says, since=observation.last, fix=fix)]
 
 
 def _list_entries(settings: CronSettings) -> set[str]:
@@ -94,13 +94,13 @@ def _list_entries(settings: CronSettings) -> set[str]:
     return {entry.id for entry in schedule.entries}
 
 
-def _find_watch_problem(observation: TickObservation, now: datetime) -> tuple[Level, Statement] | None:
+def _find_watch_problem(observation: TickObservation, now: datetime) -> tuple[Severity, Statement] | None:
     """Return why no watch cycle runs although ticks come: then nothing is watched and nothing is sent."""
     entries = observation.watch_entries
     if entries and all(now - ran.since > observation.limit for _, ran in entries):
         id, ran = max(entries, key=lambda entry: entry[1].since)
-        return Level.CRITICAL, state("cron.no_watch", entry=id, since=ran.since)
+        return Severity.CRITICAL, state("cron.no_watch", entry=id, since=ran.since)
     for id, ran in entries:
         if ran.result in FAILURES:
-            return Level.WARNING, state("cron.watch_failed", entry=id, result=ran.result, detail=ran.detail)
+            return Severity.WARNING, state("cron.watch_failed", entry=id, result=ran.result, detail=ran.detail)
     return None

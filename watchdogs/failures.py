@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.nodesets import expand_if_list, nodeset
 from opsctl.base.statements import Remedy, advise, quote, state
 from opsctl.state.events import (
@@ -69,8 +69,10 @@ def failures(run: RunDir, events: Sequence[Event], now: datetime, *, waiting: in
     findings = [_of(run, attempt, events, held, taken.get(attempt), waiting=waiting) for attempt in attempts]
     if hold and hold.end and hold.event.attempt not in attempts:
         says = state(f"failures.{_ENDS[type(hold.end)]}", train=train, person=hold.end.actor.partition("@")[0])
-        findings.append(Finding(key=f"failures/{train}/{hold.event.attempt}", level=Level.OK, says=says, train=train))
-    well = Finding(key=f"failures/{train}", level=Level.OK, says=state("failures.none", train=train), train=train)
+        findings.append(
+            Finding(key=f"failures/{train}/{hold.event.attempt}", severity=Severity.OK, says=says, train=train)
+        )
+    well = Finding(key=f"failures/{train}", severity=Severity.OK, says=state("failures.none", train=train), train=train)
     return findings or [well]
 
 
@@ -168,7 +170,7 @@ def _of(
     advice = advise_still(cause, out) if cause else ""
     return Finding(
         key=f"failures/{train}/{attempt}",
-        level=Level.WARNING if is_excluded and not holds else Level.CRITICAL,
+        severity=Severity.WARNING if is_excluded and not holds else Severity.CRITICAL,
         train=train,
         node=nodes,
         says=says,

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from operator import attrgetter
 from statistics import median
 from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.base.units import format_size
 from opsctl.checkpoints.scan import find_saves, size_of
@@ -32,7 +33,7 @@ MAX_SIZES_REMEMBERED = 50
 BIGGEST_EVERY = timedelta(hours=6)
 FORECAST, GROWTH = "disk.full", "disk.grows"
 """Kinds of statements: when a file system is full; how a train's checkpoints fill it."""
-BAD = (Level.WARNING, Level.CRITICAL)
+BAD = (Severity.WARNING, Severity.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +130,17 @@ class FsQuota:
         return replace(measured, users=tuple(users))
 
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
-        level, says = _judged(observation, now)
+        severity, says = _judged(observation, now)
         fastest = max(observation.trains, key=lambda growth: growth.bytes_s, default=None)
         prune = [("opsctl", "checkpoint", "prune", fastest.train, "--keep-last", "5", "--dry-run")] if fastest else []
         fix = advise("remedy.disk" if prune else "remedy.disk_of_others", *prune)
         return [
             Finding(
                 key=f"{self.name}/{observation.filesystem.name}",
-                level=level,
+                severity=severity,
                 says=says,
                 details=_list_users(observation),
-                fix=fix if level in BAD else NO_REMEDY,
+                fix=fix if severity in BAD else NO_REMEDY,
             )
         ]
 
@@ -156,25 +157,22 @@ def _add_sample(samples: Sequence[Sample], space: Space, now: datetime) -> tuple
     return tuple(past[-SAMPLES:])
 
 
-def _judged(observation: FilesystemObservation, now: datetime) -> tuple[Level, Statement]:
+def _judged(observation: FilesystemObservation, now: datetime) -> tuple[Severity, Statement]:
     filesystem, space = observation.filesystem, observation.space
     if space is None:
-        return Level.UNKNOWN, state("disk.problem", name=filesystem.name, problem=observation.problem)
+        return Severity.UNKNOWN, state("disk.problem", name=filesystem.name, problem=observation.problem)
     shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(observation)]
     known = [share for share in shares if share]
     if not known:
-        return Level.UNKNOWN, state("disk.nothing_known", name=filesystem.name)
-    worst = max((level for level, _ in known), key=_SEVERITY.index)
-    if worst is Level.OK and (stale := _stale(observation, now)):
-        return Level.UNKNOWN, stale
-    parts = [says for level, says in known if level is worst]
+        return Severity.UNKNOWN, state("disk.nothing_known", name=filesystem.name)
+    worst = max((severity for severity, _ in known), key=attrgetter("rank"))
+    if worst is Severity.OK and (stale := _stale(observation, now)):
+        return Severity.UNKNOWN, stale
+    parts = [says for severity, says in known if severity is worst]
     return worst, state("disk.usage", *parts, name=filesystem.name, path=filesystem.path)
 
 
-_SEVERITY = [Level.OK, Level.UNKNOWN, Level.WARNING, Level.CRITICAL]
-
-
-def _bytes(filesystem: Filesystem, space: Space) -> tuple[Level, Statement] | None:
+def _bytes(filesystem: Filesystem, space: Space) -> tuple[Severity, Statement] | None:
     reliable = filesystem.reliable_percent / 100
     limit = space.limit if space.limit is not None else filesystem.limit
     if space.used is None or not limit:
@@ -183,14 +181,14 @@ def _bytes(filesystem: Filesystem, space: Space) -> tuple[Level, Statement] | No
     figures: dict[str, Value] = {"used": format_size(space.used), "limit": format_size(limit)}
     if reliable < 1:
         figures["reliable_percent"] = filesystem.reliable_percent
-    level, says = _share(filesystem, 100 * space.used / (limit * reliable), "bytes", figures)
+    severity, says = _share(filesystem, 100 * space.used / (limit * reliable), "bytes", figures)
     if left >= filesystem.free:
-        return level, says
+        return severity, says
     needed = {"left_bytes": max(0, left), "needed_bytes": filesystem.free}
-    return Level.CRITICAL, replace(says, facts={**says.facts, **needed})
+    return Severity.CRITICAL, replace(says, facts={**says.facts, **needed})
 
 
-def _inodes(filesystem: Filesystem, space: Space) -> tuple[Level, Statement] | None:
+def _inodes(filesystem: Filesystem, space: Space) -> tuple[Severity, Statement] | None:
     limit = space.inodes_limit if space.inodes_limit is not None else filesystem.inode_limit
     if space.inodes_used is None or not limit:
         return _share(filesystem, space.inodes_percent, "inodes") if space.inodes_percent is not None else None
@@ -200,20 +198,20 @@ def _inodes(filesystem: Filesystem, space: Space) -> tuple[Level, Statement] | N
 
 def _share(
     filesystem: Filesystem, percent: float, resource: str, figures: Mapping[str, Value] | None = None
-) -> tuple[Level, Statement]:
+) -> tuple[Severity, Statement]:
     """Return severity and statement of a share in use; the reached limit is among the values of the statement."""
-    level, limit = Level.OK, None
+    severity, limit = Severity.OK, None
     if percent >= filesystem.warning_percent:
-        level, limit = Level.WARNING, filesystem.warning_percent
+        severity, limit = Severity.WARNING, filesystem.warning_percent
     if percent >= filesystem.critical_percent:
-        level, limit = Level.CRITICAL, filesystem.critical_percent
+        severity, limit = Severity.CRITICAL, filesystem.critical_percent
     facts: dict[str, Value] = {"used_percent": percent, "resource": resource, **(figures or {})}
     if limit is not None:
-        facts |= {"severity": level.value, "limit_percent": limit}
-    return level, state("disk.share", **facts)
+        facts |= {"severity": severity.value, "limit_percent": limit}
+    return severity, state("disk.share", **facts)
 
 
-def _hours(observation: FilesystemObservation) -> list[tuple[Level, Statement]]:
+def _hours(observation: FilesystemObservation) -> list[tuple[Severity, Statement]]:
     """Forecast when the file system is full, at the higher of the trains' rate and the observed rate."""
     filesystem, space = observation.filesystem, observation.space
     assert space is not None
@@ -231,11 +229,11 @@ def _hours(observation: FilesystemObservation) -> list[tuple[Level, Statement]]:
     return forecasts
 
 
-def _forecast(filesystem: Filesystem, hours: float, resource: str, rate: str) -> tuple[Level, Statement]:
-    level = Level.OK
+def _forecast(filesystem: Filesystem, hours: float, resource: str, rate: str) -> tuple[Severity, Statement]:
+    severity = Severity.OK
     if hours < filesystem.warning_hours:
-        level = Level.CRITICAL if hours < filesystem.critical_hours else Level.WARNING
-    return level, state(FORECAST, resource=resource, hours=max(0, hours), rate=rate)
+        severity = Severity.CRITICAL if hours < filesystem.critical_hours else Severity.WARNING
+    return severity, state(FORECAST, resource=resource, hours=max(0, hours), rate=rate)
 
 
 def _stale(observation: FilesystemObservation, now: datetime) -> Statement | None:

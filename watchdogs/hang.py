@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from ClusterShell.RangeSet import RangeSet
 from pydantic import AwareDatetime
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Job
 from opsctl.base.nodesets import expand
 from opsctl.base.ports import Runner
@@ -193,7 +193,7 @@ class Hang:
         return [
             Finding(
                 key=f"{self.name}/{train}",
-                level=Level.CRITICAL if is_hang else Level.OK,
+                severity=Severity.CRITICAL if is_hang else Severity.OK,
                 says=says,
                 train=train,
                 since=observation.since,

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.state import switches
 from opsctl.state.switches import Switch
@@ -57,18 +57,18 @@ class HeldTrain:
 
     def judge(self, observation: HoldObservation, now: datetime) -> list[Finding]:
         train = observation.train
-        level, says = Level.OK, state("held.no", train=train)
+        severity, says = Severity.OK, state("held.no", train=train)
         if observation.since is not None:
             age_s = (now - observation.since).total_seconds()
-            level = judge_age(age_s, observation.hours * 3600)
+            severity = judge_age(age_s, observation.hours * 3600)
             says = state("held.yes", train=train, age_s=age_s, limit_h=observation.hours, why=observation.why)
         return [
             Finding(
                 key=f"{self.name}/{train}",
-                level=level,
+                severity=severity,
                 says=says,
                 train=train,
                 since=observation.since,
-                fix=type_now(("opsctl", "release", train)) if level is not Level.OK else NO_REMEDY,
+                fix=type_now(("opsctl", "release", train)) if severity is not Severity.OK else NO_REMEDY,
             )
         ]

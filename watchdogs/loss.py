@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.telemetry.progress.log_formats import EPOCH_PARTS
 from opsctl.watchdogs import step_health
@@ -64,27 +64,27 @@ class Loss:
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
         curve, train, key = observation.curve, observation.train, f"{self.name}/{observation.train}"
         loss_shape = shape(curve)
-        level, kind, remedy = SHAPES.get(loss_shape, (Level.OK, "now", ""))
+        severity, kind, remedy = SHAPES.get(loss_shape, (Severity.OK, "now", ""))
         facts, parts = _list_facts(curve, loss_shape), []
         if curve.loss is None:
             # Without a loss nothing is known if the train should log one.
-            level, kind, remedy = (
-                (Level.OK, "idle", "") if observation.idle else (Level.UNKNOWN, "not_logged", "log_loss")
+            severity, kind, remedy = (
+                (Severity.OK, "idle", "") if observation.idle else (Severity.UNKNOWN, "not_logged", "log_loss")
             )
             facts = {"why": observation.idle}
         elif loss_shape is LossShape.DIVERGING and curve.spike_step is not None:
             kind = "spike_rises"
         elif loss_shape is LossShape.SETTLED and curve.long_level.rise_share >= CRITICAL_RISE:
-            level, remedy = Level.CRITICAL, "settled_high"
-        is_passed = level is Level.OK and bool(curve.passed)
+            severity, remedy = Severity.CRITICAL, "settled_high"
+        is_passed = severity is Severity.OK and bool(curve.passed)
         if is_passed:
-            level, kind, remedy = Level.WARNING, "passed", "check_data"
+            severity, kind, remedy = Severity.WARNING, "passed", "check_data"
             parts = [_describe_passed(incident) for incident in curve.passed]
             facts["since_step"] = min(incident.since for incident in curve.passed)
         accept = [("opsctl", "alerts", "accept", key, "--reason", "...")] if loss_shape is LossShape.SETTLED else []
         finding = Finding(
             key=key,
-            level=level,
+            severity=severity,
             says=state(f"loss.{kind}", *parts, train=train, **facts),
             train=train,
             since_step=_find_begin(curve, loss_shape, is_passed=is_passed),
@@ -116,21 +116,21 @@ def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:
     if not steps.is_known:
         return []
     problems = find_problems(steps)
-    level = problems[0].level if problems else Level.OK
+    severity = problems[0].severity if problems else Severity.OK
     parts = [problem.says for problem in problems[:1]]
     says = state("steps.trouble" if parts else "steps.made", *parts, train=train, step=steps.step)
     begins = [problem.since_step for problem in problems if problem.since_step is not None]
     return [
         Finding(
             key=f"{key}/steps",
-            level=level,
+            severity=severity,
             says=says,
             train=train,
             since_step=min(begins, default=None),
             wants_rollback=bool(problems),
             details=tuple(problem.says for problem in problems[1:]),
             fix=advise("remedy.steps", ("opsctl", "logs", train)) if problems else NO_REMEDY,
-            is_certain=level is Level.WARNING and steps.has_jumped,
+            is_certain=severity is Severity.WARNING and steps.has_jumped,
         )
     ]
 
@@ -180,13 +180,13 @@ def _describe_passed(incident: PassedIncident) -> Statement:
 
 ROLL_BACK = frozenset({LossShape.SLOW, LossShape.DIVERGING, LossShape.NAN})
 """Shapes after which the training is repeated from an earlier checkpoint."""
-SHAPES: dict[LossShape, tuple[Level, str, str]] = {
-    LossShape.SPIKE: (Level.WARNING, "spike", "wait"),
-    LossShape.SLOW: (Level.CRITICAL, "slow", "roll_back"),
-    LossShape.DIVERGING: (Level.CRITICAL, "rises", "roll_back"),
-    LossShape.SETTLED: (Level.WARNING, "settled", "settled"),
-    LossShape.NAN: (Level.CRITICAL, "nan", "roll_back"),
-    LossShape.DEAD: (Level.CRITICAL, "dead", "dead"),
-    LossShape.STUCK: (Level.CRITICAL, "stuck", "stuck"),
+SHAPES: dict[LossShape, tuple[Severity, str, str]] = {
+    LossShape.SPIKE: (Severity.WARNING, "spike", "wait"),
+    LossShape.SLOW: (Severity.CRITICAL, "slow", "roll_back"),
+    LossShape.DIVERGING: (Severity.CRITICAL, "rises", "roll_back"),
+    LossShape.SETTLED: (Severity.WARNING, "settled", "settled"),
+    LossShape.NAN: (Severity.CRITICAL, "nan", "roll_back"),
+    LossShape.DEAD: (Severity.CRITICAL, "dead", "dead"),
+    LossShape.STUCK: (Severity.CRITICAL, "stuck", "stuck"),
 }
 """Severity, sentence and remedy of each shape in trouble."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Node
 from opsctl.base.nodesets import union
 from opsctl.base.statements import Remedy, Statement, state, type_now
@@ -14,11 +14,11 @@ from opsctl.state.site_dir import SiteDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 BAD = {
-    **dict.fromkeys(("DOWN", "FAIL", "FAILING", "ERROR", "INVAL"), Level.CRITICAL),
-    **dict.fromkeys(("NOT_RESPONDING", "DRAIN", "DRAINED", "DRAINING"), Level.WARNING),
+    **dict.fromkeys(("DOWN", "FAIL", "FAILING", "ERROR", "INVAL"), Severity.CRITICAL),
+    **dict.fromkeys(("NOT_RESPONDING", "DRAIN", "DRAINED", "DRAINING"), Severity.WARNING),
 }
 """Slurm's states of unhealthy nodes. A node in NOT_RESPONDING may only be busy; a dead node soon becomes DOWN."""
-VERDICTS = {"faulty": Level.CRITICAL, "degraded": Level.WARNING}
+VERDICTS = {"faulty": Severity.CRITICAL, "degraded": Severity.WARNING}
 _SIGNS = {"*": "NOT_RESPONDING"}
 
 
@@ -58,7 +58,7 @@ class NodeHealth:
         key = f"{self.name}/{observation.train}"
         if not observation.is_known:
             says = state("nodes.not_reported", train=observation.train)
-            return [Finding(key=key, level=Level.UNKNOWN, says=says, train=observation.train)]
+            return [Finding(key=key, severity=Severity.UNKNOWN, says=says, train=observation.train)]
         records = {
             record.node: record for record in observation.records if _is_recent(record, now, observation.record_hours)
         }
@@ -67,30 +67,30 @@ class NodeHealth:
             for node in observation.nodes
             if (finding := judge_node(observation.train, node, records.get(node.name)))
         ]
-        level = Level.UNKNOWN if observation.missing else Level.OK
+        severity = Severity.UNKNOWN if observation.missing else Severity.OK
         says = state("nodes.counted", train=observation.train, nodes=len(observation.nodes), unhealthy=len(bad))
         if observation.missing:
             says = state("nodes.not_listed", train=observation.train, nodes=",".join(observation.missing[:5]))
-        return [Finding(key=key, level=level, says=says, train=observation.train), *bad]
+        return [Finding(key=key, severity=severity, says=says, train=observation.train), *bad]
 
 
 def judge_node(train: str, node: Node, record: NodeRecord | None) -> Finding | None:
     """Return the finding of an unhealthy node under `train`; None for a healthy one."""
-    level = worst_severity(node.state)
-    verdict = VERDICTS.get(record.health, Level.OK) if record else Level.OK
-    if level is Level.OK and verdict is Level.OK:
+    severity = worst_severity(node.state)
+    verdict = VERDICTS.get(record.health, Severity.OK) if record else Severity.OK
+    if severity is Severity.OK and verdict is Severity.OK:
         return None
     says = state("nodes.bad_state", node=node.name, state=node.state, train=train, reason=node.reason)
-    if record and level is Level.OK:
+    if record and severity is Severity.OK:
         first = record.evidence[0] if record.evidence else ""
         says = state("nodes.bad_health", node=node.name, health=record.health, train=train, evidence=first)
     return Finding(
         key=f"node_health/{train}/{node.name}",
-        level=Level.CRITICAL if Level.CRITICAL in {level, verdict} else Level.WARNING,
+        severity=Severity.CRITICAL if Severity.CRITICAL in {severity, verdict} else Severity.WARNING,
         says=says,
         train=train,
         node=node.name,
-        evidence=record.evidence if record and verdict is not Level.OK else (),
+        evidence=record.evidence if record and verdict is not Severity.OK else (),
         fix=type_now(
             ("opsctl", "health", node.name),
             ("opsctl", "release", train, "--exclude", node.name),
@@ -114,14 +114,14 @@ def judge_left_node(context: WatchContext, finding: Finding) -> list[Finding]:
     recent = record if _is_recent(record, context.now, context.site.health.xid_hours) else None
     if judge_node(finding.train, node, recent) is None:
         return [end_finding(finding, state("nodes.again", node=name, state=node.state))]
-    word = node.state if worst_severity(node.state) is not Level.OK or recent is None else recent.health
+    word = node.state if worst_severity(node.state) is not Severity.OK or recent is None else recent.health
     says = state("nodes.left", node=name, state=word, reason=node.reason, train=finding.train)
-    return [replace(finding, level=Level.WARNING, says=says, fix=type_now(("opsctl", "health", name)))]
+    return [replace(finding, severity=Severity.WARNING, says=says, fix=type_now(("opsctl", "health", name)))]
 
 
 def end_finding(finding: Finding, says: Statement) -> Finding:
     """Return the finding that is over: `says` tells why."""
-    return replace(finding, level=Level.OK, says=says, details=(), evidence=(), fix=Remedy())
+    return replace(finding, severity=Severity.OK, says=says, details=(), evidence=(), fix=Remedy())
 
 
 def _is_recent(record: NodeRecord, now: datetime, hours: float) -> bool:
@@ -132,10 +132,10 @@ def is_node_alert(key: str) -> bool:
     return key.startswith("node_health/") and key.count("/") == 2
 
 
-def worst_severity(state: str) -> Level:
+def worst_severity(state: str) -> Severity:
     """Return the severity of a state with flags, such as `MIXED+DRAIN` or `ALLOCATED*`."""
     words = [_SIGNS.get(word, word) for word in re.findall(r"[A-Z_]+|\*", state.upper())]
-    levels = [BAD[word] for word in words if word in BAD]
-    if Level.CRITICAL in levels:
-        return Level.CRITICAL
-    return levels[0] if levels else Level.OK
+    severities = [BAD[word] for word in words if word in BAD]
+    if Severity.CRITICAL in severities:
+        return Severity.CRITICAL
+    return severities[0] if severities else Severity.OK

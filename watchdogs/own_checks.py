@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import AwareDatetime
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.ports import TimedOut
 from opsctl.base.statements import NO_REMEDY, Remedy, Statement, quote, state
 from opsctl.settings.bounded_pattern import compile_bounded
@@ -21,7 +21,7 @@ from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall
 
 PARALLEL = 8
-EXIT_LEVELS = {0: Level.OK, 1: Level.WARNING, 2: Level.CRITICAL, 3: Level.UNKNOWN}
+EXIT_SEVERITIES = {0: Severity.OK, 1: Severity.WARNING, 2: Severity.CRITICAL, 3: Severity.UNKNOWN}
 """Severity by exit code, as the Nagios plugin convention has it; other codes are unknown."""
 MAX_LOG_BYTES = 8 << 20
 """Of a log that grew more since the last cycle, only the end is searched."""
@@ -96,7 +96,7 @@ class OwnChecks:
     def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
         """Return one finding for each check, or one that nothing is configured."""
         findings = [_judge(observation, result, now) for result in observation.results]
-        nothing = Finding(key=observation.key, level=Level.OK, says=state("check.none"), train=observation.train)
+        nothing = Finding(key=observation.key, severity=Severity.OK, says=state("check.none"), train=observation.train)
         return findings or [nothing]
 
 
@@ -165,45 +165,47 @@ def _search_log(place: _Place, check: CheckTable, before: LogMatches | None) -> 
 
 
 def _judge(observation: OwnCheckResults, result: OwnCheckResult, now: datetime) -> Finding:
-    level, says = _judge_result(result, now)
+    severity, says = _judge_result(result, now)
     return Finding(
         key=f"{observation.key}/{result.check.name}",
-        level=level,
+        severity=severity,
         says=state("check.result", says, train=observation.train, name=result.check.name),
         train=observation.train,
-        evidence=result.lines if result.check.kind == "log" and level is not Level.OK else result.lines[1:],
-        fix=Remedy(advice=quote(result.check.remedy)) if level is not Level.OK else NO_REMEDY,
+        evidence=result.lines if result.check.kind == "log" and severity is not Severity.OK else result.lines[1:],
+        fix=Remedy(advice=quote(result.check.remedy)) if severity is not Severity.OK else NO_REMEDY,
     )
 
 
-def _judge_result(result: OwnCheckResult, now: datetime) -> tuple[Level, Statement]:
+def _judge_result(result: OwnCheckResult, now: datetime) -> tuple[Severity, Statement]:
     check = result.check
     if result.problem:
-        return Level.UNKNOWN, quote(result.problem)
+        return Severity.UNKNOWN, quote(result.problem)
     if check.kind == "log":
         is_bad = result.matched_at is not None and now - result.matched_at < timedelta(minutes=check.minutes)
         return (
-            (Level(check.level), quote(result.lines[-1].strip())) if is_bad else (Level.OK, state("check.no_bad_line"))
+            (Severity(check.severity), quote(result.lines[-1].strip()))
+            if is_bad
+            else (Severity.OK, state("check.no_bad_line"))
         )
     first = result.lines[0].partition("|")[0].strip() if result.lines else ""
     if check.kind == "command":
-        level = EXIT_LEVELS.get(result.code if result.code is not None else -1, Level.UNKNOWN)
-        return level, quote(first) if first else state("check.no_output", code=result.code)
+        severity = EXIT_SEVERITIES.get(result.code if result.code is not None else -1, Severity.UNKNOWN)
+        return severity, quote(first) if first else state("check.no_output", code=result.code)
     match = _NUMBER.search(first)
     if result.code:
-        return Level.UNKNOWN, state("check.exit_code", code=result.code)
+        return Severity.UNKNOWN, state("check.exit_code", code=result.code)
     if match is None:
-        return Level.UNKNOWN, state("check.no_number", text=first or "no output")
+        return Severity.UNKNOWN, state("check.no_number", text=first or "no output")
     return _judge_number(check, float(match[0]))
 
 
-def _judge_number(check: CheckTable, number: float) -> tuple[Level, Statement]:
-    for level, above, below in (
-        (Level.CRITICAL, check.critical_above, check.critical_below),
-        (Level.WARNING, check.warning_above, check.warning_below),
+def _judge_number(check: CheckTable, number: float) -> tuple[Severity, Statement]:
+    for severity, above, below in (
+        (Severity.CRITICAL, check.critical_above, check.critical_below),
+        (Severity.WARNING, check.warning_above, check.warning_below),
     ):
         if above is not None and number > above:
-            return level, state("check.number", number=number, unit=check.unit, above=above)
+            return severity, state("check.number", number=number, unit=check.unit, above=above)
         if below is not None and number < below:
-            return level, state("check.number", number=number, unit=check.unit, below=below)
-    return Level.OK, state("check.number", number=number, unit=check.unit)
+            return severity, state("check.number", number=number, unit=check.unit, below=below)
+    return Severity.OK, state("check.number", number=number, unit=check.unit)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Job, JobState
 from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
 from opsctl.base.units import format_duration, parse_slurm_minutes
@@ -143,14 +143,14 @@ class SlurmStatus:
         return replace(before, pulse=context.now, state=state)
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
-        level, says, command = _judged(observation, now)
+        severity, says, command = _judged(observation, now)
         rows = [
             state("queue.row", array=job.array, state=job.state.value, reason=job.reason) for job in observation.jobs
         ]
         return [
             Finding(
                 key=f"{self.name}/{observation.train}",
-                level=level,
+                severity=severity,
                 says=says,
                 train=observation.train,
                 since=observation.idle_since,
@@ -180,7 +180,7 @@ def find_related_jobs(
     )
 
 
-_Judgement = tuple[Level, Statement, tuple[str, ...]]
+_Judgement = tuple[Severity, Statement, tuple[str, ...]]
 """Severity, statement, and the command to type; empty without one."""
 
 
@@ -191,7 +191,7 @@ def _judged(queue: QueueObservation, now: datetime) -> _Judgement:
         return _waits(queue, now)
     if queue.jobs:
         says = state("queue.unknown_state", train=queue.train, state=queue.jobs[0].state.value)
-        return Level.UNKNOWN, says, ("squeue",)
+        return Severity.UNKNOWN, says, ("squeue",)
     return _is_nowhere(queue, now)
 
 
@@ -199,30 +199,30 @@ def _runs(queue: QueueObservation, now: datetime) -> _Judgement:
     job = queue.active[-1]
     facts = {"train": queue.train, "state": job.state.value.lower(), "nodes": job.nodes or "?"}
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
-        return Level.WARNING, state("queue.runs", **facts), ("scontrol", "resume", job.id)
+        return Severity.WARNING, state("queue.runs", **facts), ("scontrol", "resume", job.id)
     blocked = timedelta(minutes=queue.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
         age_s = (now - job.end).total_seconds()
-        return Level.WARNING, state("queue.cleans_up", age_s=age_s, **facts), ("opsctl", "nodes")
+        return Severity.WARNING, state("queue.cleans_up", age_s=age_s, **facts), ("opsctl", "nodes")
     if never := queue.kinds.get(WaitKind.NEVER):
         says = state("queue.runs_last", array=never.array, why=explain_wait(never), **facts)
-        return Level.WARNING, says, ("opsctl", "status", queue.train)
-    return Level.OK, state("queue.runs", **facts), ()
+        return Severity.WARNING, says, ("opsctl", "status", queue.train)
+    return Severity.OK, state("queue.runs", **facts), ()
 
 
 def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
     kinds, status = queue.kinds, ("opsctl", "status", queue.train)
-    for bad, level in (
-        (WaitKind.NEVER, Level.CRITICAL),
-        (WaitKind.FAILED, Level.CRITICAL),
-        (WaitKind.ADMIN, Level.WARNING),
+    for bad, severity in (
+        (WaitKind.NEVER, Severity.CRITICAL),
+        (WaitKind.FAILED, Severity.CRITICAL),
+        (WaitKind.ADMIN, Severity.WARNING),
     ):
         if job := kinds.get(bad):
             reason = job.reason or job.state.value
             says = state("queue.waits", train=queue.train, array=job.array, why=explain_wait(job))
             if bad is WaitKind.FAILED:
                 says = state("queue.not_started", train=queue.train, array=job.array, reason=reason)
-            return Level.WARNING if WaitKind.FINE in kinds else level, says, status
+            return Severity.WARNING if WaitKind.FINE in kinds else severity, says, status
     job = next(iter(kinds.values()))
     idle_s = (now - queue.idle_since).total_seconds() if queue.idle_since else None
     facts: dict[str, Value] = {
@@ -232,34 +232,34 @@ def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
         "age_s": idle_s,
     }
     if WaitKind.HELD in kinds and len(kinds) == 1:
-        return Level.OK, state("queue.waits", **facts), ("opsctl", "release", queue.train)
+        return Severity.OK, state("queue.waits", **facts), ("opsctl", "release", queue.train)
     exclusive = queue.limits.exclusive_allocation_minutes
     if exclusive is not None and idle_s is not None and idle_s >= exclusive * 60:
-        return Level.CRITICAL, state("queue.exclusive", **facts), status
+        return Severity.CRITICAL, state("queue.exclusive", **facts), status
     starts = min((job.start for job in queue.waiting if job.start), default=None)
     blocked = timedelta(minutes=queue.limits.blocked_minutes)
     if queue.stuck_since and starts is None and now - queue.stuck_since >= blocked:
-        level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
+        severity = Severity.WARNING if WaitKind.BLOCKED in kinds else Severity.UNKNOWN
         facts["age_s"] = (now - queue.stuck_since).total_seconds()
-        return level, state("queue.stuck", **facts), status
+        return severity, state("queue.stuck", **facts), status
     is_behind = any(word(job) in BEHIND_OTHERS for job in queue.waiting)
     limit_s = queue.waiting_limit.total_seconds()
     if is_behind and idle_s is not None and idle_s >= limit_s:
         kind = "queue.long_until" if starts else "queue.long"
-        return Level.WARNING, state(kind, limit_s=limit_s, starts=starts, **facts), status
-    return Level.OK, state("queue.waits", starts=starts, **facts), ()
+        return Severity.WARNING, state(kind, limit_s=limit_s, starts=starts, **facts), status
+    return Severity.OK, state("queue.waits", starts=starts, **facts), ()
 
 
 def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
     train = queue.train
     if queue.ended:
-        return Level.OK, state("queue.over", train=train, why=queue.ended), ()
+        return Severity.OK, state("queue.over", train=train, why=queue.ended), ()
     if queue.is_stopped:
-        return Level.OK, state("queue.stopped", train=train), ()
+        return Severity.OK, state("queue.stopped", train=train), ()
     begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
-        return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch", queue.config)
-    return Level.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", queue.config)
+        return Severity.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch", queue.config)
+    return Severity.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", queue.config)
 
 
 def list_pulse_lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.statements import Statement, Value, state
 from opsctl.telemetry.progress.iteration import Iteration
 
@@ -153,7 +153,7 @@ def _watch_silence(health: StepHealth, line: Iteration) -> StepHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProblem:
-    level: Level
+    severity: Severity
     says: Statement
     since_step: int | None
 
@@ -162,23 +162,23 @@ def find_problems(health: StepHealth) -> list[StepProblem]:
     """Return every problem, the worst first."""
     problems: list[StepProblem] = []
 
-    def add(level: Level, kind: str, since: int | None, **facts: Value) -> None:
-        problems.append(StepProblem(level=level, says=state(f"steps.{kind}", **facts), since_step=since))
+    def add(severity: Severity, kind: str, since: int | None, **facts: Value) -> None:
+        problems.append(StepProblem(severity=severity, says=state(f"steps.{kind}", **facts), since_step=since))
 
     begins = health.begins
     if health.skipped_run >= MAX_SKIPPED_STEPS:
-        add(Level.CRITICAL, "all_skipped", begins.get("skipped_run"), steps=health.skipped_run)
+        add(Severity.CRITICAL, "all_skipped", begins.get("skipped_run"), steps=health.skipped_run)
     if health.floor_lines >= FLOOR_LINES:
         figures = {"scale": health.scale, "lines": health.floor_lines, "peak": health.peak_scale}
-        add(Level.CRITICAL, "scale_at_floor", begins.get("floor_lines"), **figures)
+        add(Severity.CRITICAL, "scale_at_floor", begins.get("floor_lines"), **figures)
     if health.nan_lines >= NAN_LINES:
-        add(Level.CRITICAL, "gradient_nan", begins.get("nan_lines"), lines=health.nan_lines)
+        add(Severity.CRITICAL, "gradient_nan", begins.get("nan_lines"), lines=health.nan_lines)
     if health.has_loss and health.silent_lines >= max(SILENT_LINES, SILENCES * health.longest_silence):
-        add(Level.CRITICAL, "no_loss", begins.get("silent_lines"), lines=health.silent_lines)
+        add(Severity.CRITICAL, "no_loss", begins.get("silent_lines"), lines=health.silent_lines)
     if health.jump and (health.jump_lines or health.has_jumped):
         step, norm, usual = health.jump
-        add(Level.WARNING, "gradient_jump", step, step=step, norm=norm, usual=usual)
+        add(Severity.WARNING, "gradient_jump", step, step=step, norm=norm, usual=usual)
     steps, skipped = (sum(counts) for counts in zip(*health.window, strict=True)) if health.window else (0, 0)
     if skipped >= MIN_SKIPPED and skipped >= SKIPPED_SHARE * steps and not health.skipped_run >= MAX_SKIPPED_STEPS:
-        add(Level.WARNING, "many_skipped", health.step - steps + 1, skipped=skipped, steps=steps)
+        add(Severity.WARNING, "many_skipped", health.step - steps + 1, skipped=skipped, steps=steps)
     return problems

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import ClassVar, Literal
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration import Iteration
@@ -80,10 +80,10 @@ class SpeedState:
         return 100 * (1 - self.current / self.usual)
 
     @property
-    def level(self) -> Level:
+    def severity(self) -> Severity:
         if not (self.is_known and self.is_slow):
-            return Level.OK
-        return Level.CRITICAL if self.less_percent > CRITICAL_PERCENT else Level.WARNING
+            return Severity.OK
+        return Severity.CRITICAL if self.less_percent > CRITICAL_PERCENT else Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +146,11 @@ class Throughput:
 
     def judge(self, observation: SpeedObservation, now: datetime) -> list[Finding]:
         speed = observation.speed
-        key, train, level, fix = f"{self.name}/{observation.train}", observation.train, Level.OK, NO_REMEDY
+        key, train, severity, fix = f"{self.name}/{observation.train}", observation.train, Severity.OK, NO_REMEDY
         says = state("speed.unjudged", train=train)
         nodes: tuple[tuple[str, float], ...] = ()
         if speed.is_known:
-            level, is_slow = speed.level, speed.level is not Level.OK
+            severity, is_slow = speed.severity, speed.severity is not Severity.OK
             nodes = observation.nodes if is_slow and _stands_out(observation.nodes) else ()
             slowest = dict(zip(("slow_s", "next_s"), (seconds for _, seconds in nodes), strict=False))
             says = state(
@@ -169,11 +169,11 @@ class Throughput:
         elif not speed.recent and observation.idle:
             says = state("speed.idle", train=train, why=observation.idle)
         elif not speed.recent and not observation.unit:
-            level, says, fix = Level.UNKNOWN, state("speed.not_logged", train=train), advise("remedy.log_steps")
+            severity, says, fix = Severity.UNKNOWN, state("speed.not_logged", train=train), advise("remedy.log_steps")
         return [
             Finding(
                 key=key,
-                level=level,
+                severity=severity,
                 says=says,
                 train=train,
                 node=nodes[0][0] if nodes else "",

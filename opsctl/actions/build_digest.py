@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from opsctl.actions.build_report import build_train_report
-from opsctl.alerts.ledger_state import SEVERITY, LedgerEntry
+from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import Job
 from opsctl.base.units import format_time
 from opsctl.monitor.damaged_files import list_damages
@@ -29,7 +29,7 @@ def build_digest(app: App, since: datetime) -> Digest:
     jobs: Sequence[Job] | None = None
     try:
         jobs = app.slurm.jobs()
-        bad = [node for node in app.slurm.nodes() if worst_severity(node.state) is not Level.OK]
+        bad = [node for node in app.slurm.nodes() if worst_severity(node.state) is not Severity.OK]
         nodes = [f"{node.name}: {node.state}{f': {node.reason}' if node.reason else ''}" for node in bad]
     except OpsctlError as error:
         problems.append(f"Slurm: {error.message}")
@@ -37,8 +37,8 @@ def build_digest(app: App, since: datetime) -> Digest:
     problems += app.history.list_unreadable()
     entries = _read_entries(app, problems)
     opened = sorted(
-        (entry for entry in entries.values() if entry.level is not Level.OK),
-        key=lambda entry: (-SEVERITY[entry.level], entry.key),
+        (entry for entry in entries.values() if entry.is_open),
+        key=lambda entry: (-entry.severity.rank, entry.key),
     )
     excluded = [
         f"{exclusion.node}: excluded until {format_time(datetime.fromtimestamp(exclusion.until, UTC))}:"
@@ -68,7 +68,7 @@ def build_digest(app: App, since: datetime) -> Digest:
 
 def _read_entries(app: App, problems: list[str]) -> Mapping[str, LedgerEntry]:
     try:
-        return app.alerting.ledger.levels()
+        return app.alerting.ledger.entries()
     except OpsctlError as error:
         problems.append(f"alerts: {error.message}")
         return {}
@@ -77,7 +77,7 @@ def _read_entries(app: App, problems: list[str]) -> Mapping[str, LedgerEntry]:
 def _describe(entry: LedgerEntry) -> str:
     summary = entry.finding.summary if entry.finding else entry.key
     remedy = f"; {entry.finding.remedy}" if entry.finding and entry.finding.remedy and not entry.acknowledged else ""
-    return f"{entry.level.value} since {format_time(entry.since)}: {summary} ({entry.key}){remedy}"
+    return f"{entry.severity.value} since {format_time(entry.since)}: {summary} ({entry.key}){remedy}"
 
 
 def _digest_train(app: App, run: RunDir, jobs: Sequence[Job] | None, since: datetime) -> TrainDigest:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, OpsctlError
-from opsctl.base.findings import Level
 from opsctl.guard.attempt_record import check_batch_job, choose_first_nodes
 from opsctl.guard.supervisor import GUARD_SIGNALS, Supervisor
 from opsctl.host.system import replace_process
@@ -98,7 +97,7 @@ def notify(app: App, train: RunDir) -> None:
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (slow import: all watchdogs)
 
     findings = failures(train, events, app.clock.now(), waiting=_count_waiting(app, train))
-    if all(finding.level is Level.OK for finding in findings):
+    if all(finding.is_ok for finding in findings):
         return
     from opsctl.alerts import dispatch  # noqa: PLC0415 (slow import: templates)
     from opsctl.host.isolation import Failed, Isolation  # noqa: PLC0415 (as above)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, RunDirError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.tables import parse_toml
 from opsctl.checkpoints.catalog import describe_doubt
 from opsctl.checkpoints.newer_checkpoints import (
@@ -317,7 +317,7 @@ def _find_open_trouble(app: App, run: RunDir) -> int | None:
         entry.finding
         for entry in entries
         if entry.finding
-        and entry.level in {Level.WARNING, Level.CRITICAL}
+        and entry.severity in {Severity.WARNING, Severity.CRITICAL}
         and f"{entry.key}/".startswith(f"loss/{run.name}/")
     ]
     steps = [finding.since_step for finding in findings if finding.since_step is not None]

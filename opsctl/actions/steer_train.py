@@ -10,7 +10,6 @@ from typing import cast
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed, OpsctlError, RunDirError, writing
-from opsctl.base.findings import Level
 from opsctl.base.nodesets import nodeset
 from opsctl.base.statements import state
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
@@ -153,9 +152,7 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
         if run.is_ours:  # for a team member, the file itself is the record
             journal_switches(run, app.journal(run), (switch,))
             done, away = _act_on_queue(app, run, switch, away)
-            is_queue_done = snapshot is not None and not away
-            if snapshot and is_queue_done and not done:
-                done = name_done_by_guard(switch, snapshot)
+            is_queue_done = snapshot is not None and not away  # perhaps by the guard, in the meantime
     if before:
         text = "; ".join([f"already armed: {describe_switch(before)}", *done])
     else:
@@ -205,13 +202,6 @@ def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[lis
         return apply_switches(app.arrays(run), read_rules(run)), ""
     except (OpsctlError, OSError) as error:
         return [], str(error)
-
-
-def name_done_by_guard(switch: Switch, snapshot: TrainSnapshot) -> list[str]:
-    """Return what a guard has done that saw the switch before this command came to the queue of `snapshot`."""
-    tasks = [job for job in snapshot.waiting if switch is Switch.KILL or not job.is_held]
-    acts = switch in QUEUE_ACTION and tasks
-    return [f"{QUEUE_STATE[switch]} the queued tasks of {name_arrays(list_arrays(tasks))}"] if acts else []
 
 
 def _coming(
@@ -288,8 +278,8 @@ def end_hold_alert(app: App, run: RunDir) -> None:
 
     ledger = app.alerting.ledger
     with contextlib.suppress(OpsctlError, OSError):
-        open_keys = {key for key, entry in ledger.levels().items() if entry.level is not Level.OK}
+        open_keys = {key for key, entry in ledger.entries().items() if entry.is_open}
         findings = failures(run, app.journal(run).events(), app.clock.now())
-        over = [finding for finding in findings if finding.level is Level.OK and finding.key in open_keys]
+        over = [finding for finding in findings if finding.is_ok and finding.key in open_keys]
         if over and ledger.is_own:
             ledger.record(over)

@@ -8,10 +8,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from opsctl.alerts.ledger_state import SEVERITY
 from opsctl.alerts.message import find_incident
 from opsctl.base.errors import cannot_read
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.tables import read_package_table
 from opsctl.state.events import KINDS, Event
 from opsctl.state.files import list_names, parse_objects, read_range
@@ -30,7 +29,7 @@ class AlertEvent:
     """A change of an alert, or what a person did or wrote about one."""
 
     at: datetime
-    level: str
+    severity: str
     """Empty for what a person did."""
     key: str
     text: str
@@ -47,7 +46,7 @@ def list_decisions(events: Iterable[Event], train: str) -> Iterator[AlertEvent]:
             user, _, place = event.actor.partition("@")
             yield AlertEvent(
                 at=event.when,
-                level="",
+                severity="",
                 key=train,
                 text=words.format(event).removesuffix(": "),
                 by=getattr(event, "by", "") or user,
@@ -120,10 +119,10 @@ def _parse_record(record: Mapping[str, Any], train: str, keys: Mapping[str, str]
         case "page":
             text, channel = str(record["done"]), "page"
         case _ if "after" in record:
-            before, after = Level(record["before"]), Level(record["after"])
-            is_worse = SEVERITY[after] > SEVERITY[before]
-            yield AlertEvent(at=at, level=after.value, key=key, text=str(record["summary"]), is_worse=is_worse)
+            before, after = Severity(record["before"]), Severity(record["after"])
+            is_worse = after.rank > before.rank
+            yield AlertEvent(at=at, severity=after.value, key=key, text=str(record["summary"]), is_worse=is_worse)
             return
         case _:
             return
-    yield AlertEvent(at=at, level="", key=key or str(record.get("train", "")), text=text, by=by, channel=channel)
+    yield AlertEvent(at=at, severity="", key=key or str(record.get("train", "")), text=text, by=by, channel=channel)

@@ -19,7 +19,7 @@ from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Deliver
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.alerts.senders import Refill, Senders
 from opsctl.base.errors import OpsctlError, RunDirError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.ports import Clock, Runner
 from opsctl.settings.alert_channels import ChannelTable
 from opsctl.settings.alerts import AlertSettings
@@ -219,7 +219,7 @@ def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequ
         id=id,
         root=id,
         at=now,
-        level=Level.WARNING,
+        severity=Severity.WARNING,
         subject=f"[{alerting.rules.site_name}] LOST: delivery to {channel} abandoned after {ABANDON_AFTER.days} days",
         body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{''.join(subjects)}\nThe messages are kept for a year in"
         f" {outbox.site.alerts}/undelivered/{channel}. Test the channel: opsctl alerts test\n",

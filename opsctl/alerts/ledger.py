@@ -20,7 +20,6 @@ from typing import Any, Self
 from opsctl.alerts.duty import find_planned_silence
 from opsctl.alerts.ledger_files import LedgerFiles, ledger_path
 from opsctl.alerts.ledger_state import (
-    SEVERITY,
     Acknowledgement,
     AlertTransition,
     Batch,
@@ -31,7 +30,7 @@ from opsctl.alerts.ledger_state import (
 )
 from opsctl.alerts.transitions import escalate, find_causes, name_followers, next_entry
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.base.statements import Remedy, Statement
@@ -85,7 +84,7 @@ class AlertLedger:
             changes = self._judge(state, findings)
         return [change.transition for change in changes]
 
-    def levels(self) -> dict[str, LedgerEntry]:
+    def entries(self) -> dict[str, LedgerEntry]:
         return self.read().entries
 
     def silence(
@@ -204,7 +203,7 @@ class AlertLedger:
         What is certain counts as reported with its cause; anything else is withheld until the cause is over.
         """
         before = state.entries.get(finding.key)
-        is_reported = cause in state.entries and state.entries[cause].level is not Level.OK
+        is_reported = cause in state.entries and state.entries[cause].is_open
         is_muted = bool(state.silenced(finding.key, now) or find_planned_silence(finding, self.rules, now))
         is_muted = is_muted or finding.key in self.muted
         is_silenced = is_muted or (bool(cause) and not (finding.is_certain and is_reported))
@@ -218,10 +217,10 @@ class AlertLedger:
             observed_at=self.observed_at,
             is_late=is_late,
         )
-        if before is None or entry.level is not before.level:
+        if before is None or entry.severity is not before.severity:
             entry = replace(entry, changed_in=state.revision + 1)
         was_withheld = bool(before and before.follows)
-        is_withheld = bool(cause) or (was_withheld and finding.level is Level.OK)
+        is_withheld = bool(cause) or (was_withheld and finding.is_ok)
         follows = cause or (before.follows if before and not change else "")
         if change is None and not is_silenced and not cause:
             entry, change = escalate(entry, now, self.rules)
@@ -245,7 +244,7 @@ def _find_open(state: LedgerState, key: str) -> LedgerEntry:
         near = get_close_matches(key, state.entries, 1)
         advice = f"; did you mean {near[0]!r}?" if near else ""
         raise InputError(f"no alert {key!r}{advice}", hint="list the open alerts: opsctl alerts list")
-    if entry.level is Level.OK:
+    if not entry.is_open:
         raise InputError(f"{key}: ok, nothing to acknowledge")
     return entry
 
@@ -267,7 +266,7 @@ def _forget(state: LedgerState, now: datetime) -> None:
 def _select_worst(findings: Sequence[Finding]) -> dict[str, Finding]:
     worst: dict[str, Finding] = {}
     for finding in findings:
-        if finding.key not in worst or SEVERITY[finding.level] > SEVERITY[worst[finding.key].level]:
+        if finding.key not in worst or finding.severity.rank > worst[finding.key].severity.rank:
             worst[finding.key] = finding
     return worst
 
@@ -283,7 +282,7 @@ def _clean(finding: Finding) -> Finding:
 
 def _clean_value(value: Any) -> Any:
     """Return the value with every text in it printable and bounded."""
-    if isinstance(value, str) and not isinstance(value, Level):
+    if isinstance(value, str) and not isinstance(value, Severity):
         return _printable(value)
     if isinstance(value, tuple):
         return tuple(map(_clean_value, value))
@@ -312,7 +311,7 @@ def summarize(transition: Transition) -> dict[str, object]:
         "id": transition.id,
         "key": finding.key,
         "before": transition.before,
-        "after": finding.level,
+        "after": finding.severity,
         "states": finding.says.kind,
         "summary": finding.summary,
     }

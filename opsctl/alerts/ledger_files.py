@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence, parse
 from opsctl.base.errors import RunDirError, cannot_read
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.state.files import MAX_STATE_BYTES, read_bounded, set_aside
 from opsctl.state.site_dir import SiteDir
 
@@ -89,8 +89,6 @@ def _combine(state: LedgerState, spare: LedgerState | None) -> LedgerState:
     return state
 
 
-OPEN = ("critical", "warning", "unknown")
-"""Severities of open alerts, the worst first."""
 LEDGER_KEY = "alerts/ledger"
 """Key of the alert that the ledger cannot be read."""
 
@@ -100,12 +98,12 @@ class OpenAlert:
     """One alert that was sent and is not resolved, or that a silence kept from being sent."""
 
     key: str
-    level: str
+    severity: Severity
     summary: str
-    train: str
+    train: str = ""
     """Empty for an alert that belongs to no train."""
     since: str
-    acknowledged: bool
+    acknowledged: bool = False
     silenced_until: str = ""
     """Empty if no silence covered the alert at its last check."""
     kind: str = ""
@@ -133,29 +131,25 @@ def open_alerts(ledger: LedgerFiles, now: datetime) -> list[OpenAlert]:
         state = ledger.read()
     except RunDirError as error:
         summary = f"open alerts are unknown: {error.message}"
-        return [
-            OpenAlert(
-                key=LEDGER_KEY, level="unknown", summary=summary, train="", since=_as_json(now), acknowledged=False
-            )
-        ]
+        return [OpenAlert(key=LEDGER_KEY, severity=Severity.UNKNOWN, summary=summary, since=_as_json(now))]
     alerts = []
     for entry in state.entries.values():
         silence = state.silenced(entry.key, entry.checked_at)
-        if entry.level is not Level.OK or (silence and entry.latest_level is not Level.OK):
+        if entry.is_open or (silence and entry.latest_severity is not Severity.OK):
             alerts.append(_describe(entry, silence))
-    return sorted(alerts, key=lambda alert: (OPEN.index(alert.level), alert.key))
+    return sorted(alerts, key=lambda alert: (-alert.severity.rank, alert.key))
 
 
 def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
-    level, finding = entry.level, entry.finding
+    severity, finding = entry.severity, entry.finding
     summary, brief = (finding.summary, finding.brief) if finding else ("", "")
-    if level is Level.OK:
-        level = entry.latest_level
-        summary = brief = f"{entry.key} is {level}"
+    if severity is Severity.OK:
+        severity = entry.latest_severity
+        summary = brief = f"{entry.key} is {severity}"
     note = f" (silenced until {silence.until:%Y-%m-%d %H:%M} UTC by {silence.by}: {silence.reason})" if silence else ""
     return OpenAlert(
         key=entry.key,
-        level=level.value,
+        severity=severity,
         summary=summary + note,
         train=finding.train if finding else "",
         since=_as_json(entry.since),

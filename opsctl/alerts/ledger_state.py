@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.statements import QUOTE, Statement
 from opsctl.state.files import parse_json
 from opsctl.state.records import HEADER
@@ -44,17 +44,17 @@ class LedgerEntry:
     """One key: the severity that people were notified of, and the observations since."""
 
     key: str
-    level: Level = Level.OK
+    severity: Severity = Severity.OK
     """The severity that people were notified of."""
     since: datetime
-    """Start of `level`."""
+    """Start of `severity`."""
     finding: Finding | None = None
-    """The latest finding at `level`."""
-    latest_level: Level
+    """The latest finding at `severity`."""
+    latest_severity: Severity
     """The severity at the last check, notified or not."""
     checked_at: datetime
     unconfirmed_cycles: int = 0
-    """Consecutive checks that were worse than `level`, or better. An unknown result does not count."""
+    """Consecutive checks that were worse than `severity`, or better. An unknown result does not count."""
     unconfirmed_since: datetime | None = None
     unconfirmed_is_worse: bool = False
     incident: str = ""
@@ -72,9 +72,13 @@ class LedgerEntry:
     escalated: int = 0
     """Number of escalation steps taken at this severity."""
     changed_in: int = 0
-    """Revision of the ledger in which `level` changed."""
+    """Revision of the ledger in which `severity` changed."""
     follows: str = ""
     """Key of the alert that reports the cause of this one, whose own messages are withheld."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.severity is not Severity.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,7 @@ class Thread:
 
     at: datetime
     roots: dict[str, str]
-    levels: dict[str, Level] = field(default_factory=dict)
+    severities: dict[str, Severity] = field(default_factory=dict)
     """The severity in the last message to each channel."""
 
 
@@ -142,6 +146,9 @@ def parse(text: str | bytes) -> LedgerState:
         raise ValueError("the ledger is not a JSON object")
     for entry in _dicts(fields.get("entries"), fields.get("pending")):
         _upgrade(entry)
+    threads = fields.get("threads")
+    for thread in threads.values() if isinstance(threads, dict) else ():
+        rename_severity(thread)
     return _STATE.validate_python(fields)
 
 
@@ -157,12 +164,21 @@ def _dicts(entries: object, batches: object) -> Iterator[dict[str, Any]]:
 
 
 def _upgrade(fields: dict[str, Any]) -> None:
-    """Turn the texts of a file from before findings had values into quotes."""
+    """Turn the texts of a file from before findings had values into quotes, and `level` into `severity`."""
+    rename_severity(fields)
     if isinstance(fields.get("was"), str):
         fields["was"] = _quote(fields["was"])
     finding = fields.get("finding")
+    rename_severity(finding)
     if isinstance(finding, dict) and "says" not in finding and "summary" in finding:
         fields["finding"] = upgrade_finding(finding)
+
+
+def rename_severity(fields: object) -> None:
+    """Give the severities in the fields of a file from before 0.1.0 their present names."""
+    for old, name in (("level", "severity"), ("latest_level", "latest_severity"), ("levels", "severities")):
+        if isinstance(fields, dict) and old in fields:
+            fields[name] = fields.pop(old)
 
 
 def upgrade_finding(old: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,6 +202,3 @@ def _quote(text: str, train: str = "") -> dict[str, Any]:
 def dump(state: LedgerState) -> str:
     fields = {**HEADER, **_STATE.dump_python(state, mode="json")}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-SEVERITY = {Level.OK: 0, Level.UNKNOWN: 1, Level.WARNING: 2, Level.CRITICAL: 3}

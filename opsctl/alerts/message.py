@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
-from opsctl.base.findings import Level
+from opsctl.alerts.ledger_state import AlertTransition, Batch
+from opsctl.base.findings import Severity
 from opsctl.base.units import format_duration
 from opsctl.launch.render import render
 from opsctl.settings.alerts import AlertSettings
@@ -36,7 +36,7 @@ class Message:
     root: str
     """Id of the first message of the thread; equal to `id` for that first message."""
     at: datetime
-    level: Level
+    severity: Severity
     """The severity that the message reports; OK for RESOLVED."""
     subject: str
     body: str
@@ -49,14 +49,14 @@ def find_incident(id: str) -> str:
 
 def transition_word(change: AlertTransition) -> str:
     """Return the transition in capitals: RESOLVED, CRITICAL, STILL CRITICAL, BETTER: WARNING."""
-    before, after = change.transition.before, change.transition.finding.level
+    before, after = change.transition.before, change.transition.finding.severity
     if change.to:
         return f"NOT ACKNOWLEDGED: {after.upper()}"
-    if after is Level.OK:
+    if after is Severity.OK:
         return "RESOLVED"
     if after is before:
         return f"STILL {after.upper()}"
-    prefix = "BETTER: " if SEVERITY[after] < SEVERITY[before] else ""
+    prefix = "BETTER: " if after.rank < before.rank else ""
     return f"{prefix}{after.upper()}"
 
 
@@ -79,7 +79,7 @@ def render_single(
         "finding": finding,
         "site": rules.site_name,
         "word": transition_word(change),
-        "is_resolved": finding.level is Level.OK,
+        "is_resolved": finding.is_ok,
         "name": "" if not finding.train or finding.names_train else f"{finding.train}: ",
         "before": transition.before,
         "at": describe_time(transition.at, rules.time_zone),
@@ -103,7 +103,7 @@ def render_single(
         id=id or transition.id,
         root=root or id or transition.id,
         at=transition.at,
-        level=finding.level,
+        severity=finding.severity,
         subject=_join_lines(subject),
         body=_to_plain(render("alerts/body.j2", **values)),
     )
@@ -111,13 +111,13 @@ def render_single(
 
 def render_group(batch: Batch, changes: Sequence[AlertTransition], rules: AlertSettings, *, root: str = "") -> Message:
     """Return one message for transitions of one train in one watch cycle: the worst in full, the others in a line."""
-    worst, *others = sorted(changes, key=lambda change: -SEVERITY[change.transition.finding.level])
+    worst, *others = sorted(changes, key=lambda change: -change.transition.finding.severity.rank)
     return render_single(worst, rules, root=root, also=others, id=f"group-{batch.id}-{worst.transition.id}")
 
 
 def render_storm(batch: Batch, changes: Sequence[AlertTransition], rules: AlertSettings, *, root: str = "") -> Message:
     """Return one message for all of `changes`, the worst first."""
-    ordered = sorted(changes, key=lambda change: -SEVERITY[change.transition.finding.level])
+    ordered = sorted(changes, key=lambda change: -change.transition.finding.severity.rank)
     shown = [(transition_word(change), change.transition.finding) for change in ordered[:MAX_LISTED_IN_STORM]]
     worst = ordered[0].transition
     values = {
@@ -133,7 +133,7 @@ def render_storm(batch: Batch, changes: Sequence[AlertTransition], rules: AlertS
         id=f"storm-{batch.id}",
         root=root or f"storm-{batch.id}",
         at=worst.at,
-        level=worst.finding.level,
+        severity=worst.finding.severity,
         subject=_join_lines(render("alerts/storm-subject.j2", **values)),
         body=_to_plain(render("alerts/storm-body.j2", **values)),
     )
@@ -142,7 +142,7 @@ def render_storm(batch: Batch, changes: Sequence[AlertTransition], rules: AlertS
 def make_message(kind: str, subject: str, body: str, at: datetime) -> Message:
     """Return a message that is no alert: a digest or a test. `kind` starts the id."""
     id = f"{kind}-{uuid.uuid4().hex[:12]}"
-    return Message(id=id, root=id, at=at, level=Level.OK, subject=_join_lines(subject), body=_to_plain(body))
+    return Message(id=id, root=id, at=at, severity=Severity.OK, subject=_join_lines(subject), body=_to_plain(body))
 
 
 def describe_time(at: datetime, zone_name: str) -> str:

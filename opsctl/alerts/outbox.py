@@ -17,11 +17,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from opsctl.alerts.ledger_state import rename_severity
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import OpsctlError, RunDirError, cannot_write, writing
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.ports import Clock
-from opsctl.state.files import MAX_RECORD_BYTES, make_directories, read_bounded, set_aside
+from opsctl.state.files import MAX_RECORD_BYTES, make_directories, parse_json, read_bounded, set_aside
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.records import HEADER
 from opsctl.state.site_dir import SiteDir
@@ -230,7 +231,7 @@ class Outbox:
             return []
         due = [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
         # Critical threads first, each in its order: RESOLVED never arrives before the alert.
-        critical = {item.message.root for item in due if item.message.level is Level.CRITICAL}
+        critical = {item.message.root for item in due if item.message.severity is Severity.CRITICAL}
         return sorted(due, key=lambda item: item.message.root not in critical)
 
     def _is_done(self, path: Path, item: OutboxItem) -> bool:
@@ -346,7 +347,9 @@ def _items(queue: Path) -> list[OutboxItem]:
 
 def _read(path: Path) -> OutboxItem | None:
     try:
-        return _ITEM.validate_json(read_bounded(path, MAX_RECORD_BYTES))
+        fields = parse_json(read_bounded(path, MAX_RECORD_BYTES))
+        rename_severity(fields.get("message") if isinstance(fields, dict) else None)
+        return _ITEM.validate_python(fields)
     except (OSError, ValueError) as error:
         if getattr(error, "errno", errno.EINVAL) in _DAMAGES:
             set_aside(path)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
+from operator import attrgetter
 from zoneinfo import ZoneInfo
 
 from opsctl.alerts.duty import expand_channels
-from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch, LedgerState, Thread
+from opsctl.alerts.ledger_state import AlertTransition, Batch, LedgerState, Thread
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.settings.alert_channels import ChannelTable, FileTable
 from opsctl.settings.alerts import AlertSettings, RouteTable
 from opsctl.settings.field_types import parse_hours
@@ -30,7 +31,7 @@ def channels_of(finding: Finding, rules: AlertSettings) -> set[str]:
     """Return the channels that a new alert about `finding` reaches."""
     if not rules.routes:
         return set(rules.channels)
-    new = Transition(id="", finding=finding, before=Level.OK, at=datetime.min)  # noqa: DTZ901 (the time is not used)
+    new = Transition(id="", finding=finding, before=Severity.OK, at=datetime.min)  # noqa: DTZ901 (the time is not used)
     names: set[str] = set()
     for route in rules.routes:
         if _matches(route, new):
@@ -38,13 +39,13 @@ def channels_of(finding: Finding, rules: AlertSettings) -> set[str]:
     return names
 
 
-def severity(transition: Transition) -> Level:
+def find_severity(transition: Transition) -> Severity:
     """Return the worse severity of before and after; UNKNOWN counts as WARNING.
 
     A RESOLVED message thus takes the same routes as the alert that it resolves.
     """
-    worst = max(transition.before, transition.finding.level, key=lambda level: SEVERITY[level])
-    return Level.CRITICAL if worst is Level.CRITICAL else Level.WARNING
+    worst = max(transition.before, transition.finding.severity, key=attrgetter("rank"))
+    return Severity.CRITICAL if worst is Severity.CRITICAL else Severity.WARNING
 
 
 def find_destinations(
@@ -75,8 +76,8 @@ def _find_followers(transition: Transition, thread: Thread | None) -> list[str]:
     """Return the channels of the thread whose last message reported a worse severity than the transition."""
     if thread is None:
         return []
-    new = SEVERITY[transition.finding.level]
-    return [name for name in thread.roots if new < SEVERITY[thread.levels.get(name, transition.before)]]
+    new = transition.finding.severity.rank
+    return [name for name in thread.roots if new < thread.severities.get(name, transition.before).rank]
 
 
 def find_fallback(rules: AlertSettings, channels: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:
@@ -93,7 +94,7 @@ def earliest(*times: datetime | None) -> datetime | None:
 def _matches(route: RouteTable, transition: Transition) -> bool:
     finding = transition.finding
     return (
-        SEVERITY[severity(transition)] >= SEVERITY[Level(route.level)]
+        find_severity(transition).rank >= Severity(route.severity).rank
         and any(fnmatchcase(finding.train, pattern) for pattern in route.trains)
         and any(fnmatchcase(finding.key, pattern) for pattern in route.keys)
     )
@@ -101,7 +102,7 @@ def _matches(route: RouteTable, transition: Transition) -> bool:
 
 def _find_quiet_end(route: RouteTable, transition: Transition, zone_name: str) -> datetime | None:
     """Return the end of the route's quiet hours; None outside them and for critical transitions."""
-    if not route.quiet or severity(transition) is Level.CRITICAL:
+    if not route.quiet or find_severity(transition) is Severity.CRITICAL:
         return None
     begin, end = parse_hours(route.quiet)
     zone = ZoneInfo(zone_name) if zone_name else None
@@ -142,7 +143,7 @@ def _group_by_train(
     groups: dict[tuple[str, ...], list[ScheduledChange]] = {}
     for change, not_before in scheduled:
         train, id = change.transition.finding.train, change.transition.id
-        word = "over" if change.transition.finding.level is Level.OK else "open"
+        word = "over" if change.transition.finding.is_ok else "open"
         key = (train, _find_root(state, change, channel), word) if train and not change.to else (id,)
         groups.setdefault(key, []).append((change, not_before))
     return groups.values()
@@ -176,5 +177,5 @@ def _record_thread(state: LedgerState, change: AlertTransition, channel: str, me
     state.threads[change.incident] = Thread(
         at=message.at,
         roots={channel: message.root, **thread.roots},
-        levels={**thread.levels, channel: change.transition.finding.level},
+        severities={**thread.severities, channel: change.transition.finding.severity},
     )

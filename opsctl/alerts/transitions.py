@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from opsctl.alerts import routes
-from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
-from opsctl.base.findings import Finding, Level, Transition
+from opsctl.alerts.ledger_state import AlertTransition, LedgerEntry
+from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.nodesets import expand
 from opsctl.base.statements import state
 from opsctl.settings.alerts import AlertSettings
@@ -49,24 +49,24 @@ def next_entry(
     """
     observed_at = min(observed_at or now, now)
     if entry is None:
-        entry = LedgerEntry(key=finding.key, since=now, latest_level=finding.level, checked_at=now)
-    change = SEVERITY[finding.level] - SEVERITY[entry.level]
+        entry = LedgerEntry(key=finding.key, since=now, latest_severity=finding.severity, checked_at=now)
+    change = finding.severity.rank - entry.severity.rank
     is_outdated = (is_late or observed_at < entry.since) and (change < 0 or (change > 0 and entry.has_improved))
-    entry = replace(_clamp_times(entry, now), latest_level=finding.level, checked_at=now)
+    entry = replace(_clamp_times(entry, now), latest_severity=finding.severity, checked_at=now)
     if is_outdated:
         # Observed before the alert or its end, or by a clock behind the one of the alert: the next cycle decides.
         return replace(entry, since=min(observed_at, entry.since)), None
-    if finding.level is entry.level:
+    if finding.severity is entry.severity:
         entry = replace(entry, finding=finding, unconfirmed_cycles=0, unconfirmed_since=None)
         return _repeat(entry, finding, now, rules, is_silenced=is_silenced)
-    if finding.level is Level.UNKNOWN and entry.finding and entry.level is not Level.OK:
+    if finding.severity is Severity.UNKNOWN and entry.finding and entry.is_open:
         unknown = state("site.now_unknown", finding.says)
         blind = replace(entry.finding, details=(*entry.finding.details, unknown))
         return _repeat(entry, blind, now, rules, is_silenced=is_silenced)
-    entry = _count_cycle(entry, finding.level, now)
-    if is_silenced or not (finding.is_certain or _is_confirmed(entry, finding.level, now, rules)):
+    entry = _count_cycle(entry, finding.severity, now)
+    if is_silenced or not (finding.is_certain or _is_confirmed(entry, finding.severity, now, rules)):
         return entry, None
-    return _change_level(entry, finding, now, rules)
+    return _change_severity(entry, finding, now, rules)
 
 
 def _clamp_times(entry: LedgerEntry, now: datetime) -> LedgerEntry:
@@ -76,39 +76,39 @@ def _clamp_times(entry: LedgerEntry, now: datetime) -> LedgerEntry:
     return replace(entry, **{name: min(time, now) for name, time in times.items() if time})
 
 
-def _count_cycle(entry: LedgerEntry, level: Level, now: datetime) -> LedgerEntry:
-    is_worse = SEVERITY[level] > SEVERITY[entry.level]
+def _count_cycle(entry: LedgerEntry, severity: Severity, now: datetime) -> LedgerEntry:
+    is_worse = severity.rank > entry.severity.rank
     is_continued = entry.unconfirmed_since is not None and entry.unconfirmed_is_worse is is_worse
     return replace(
         entry,
         unconfirmed_is_worse=is_worse,
         unconfirmed_since=entry.unconfirmed_since if is_continued else now,
-        unconfirmed_cycles=(entry.unconfirmed_cycles if is_continued else 0) + (level is not Level.UNKNOWN),
+        unconfirmed_cycles=(entry.unconfirmed_cycles if is_continued else 0) + (severity is not Severity.UNKNOWN),
     )
 
 
-def _is_confirmed(entry: LedgerEntry, level: Level, now: datetime, rules: AlertSettings) -> bool:
+def _is_confirmed(entry: LedgerEntry, severity: Severity, now: datetime, rules: AlertSettings) -> bool:
     age_s = (now - (entry.unconfirmed_since or now)).total_seconds()
     if not entry.unconfirmed_is_worse:
         return entry.unconfirmed_cycles >= min(1 << entry.flaps, MAX_CONFIRM_CYCLES)
-    if level is Level.UNKNOWN:
+    if severity is Severity.UNKNOWN:
         minutes = rules.slurm_minutes if entry.key == SITE_SLURM else rules.unknown_minutes
         return age_s >= minutes * 60
-    if level is Level.CRITICAL:
+    if severity is Severity.CRITICAL:
         return entry.unconfirmed_cycles >= rules.critical_looks
     return entry.unconfirmed_cycles >= rules.warning_looks and age_s >= rules.hold_seconds
 
 
-def _change_level(
+def _change_severity(
     entry: LedgerEntry, finding: Finding, now: datetime, rules: AlertSettings
 ) -> tuple[LedgerEntry, AlertTransition]:
     is_worse = entry.unconfirmed_is_worse
     is_flap = is_worse and entry.has_improved and now - entry.since <= timedelta(minutes=rules.flap_minutes)
-    if entry.level is Level.OK and not is_flap:
+    if not entry.is_open and not is_flap:
         entry = replace(entry, incident=uuid.uuid4().hex[:12], opened=now, notified=0, flaps=0)
     new_entry = replace(
         entry,
-        level=finding.level,
+        severity=finding.severity,
         since=now,
         finding=finding,
         unconfirmed_cycles=0,
@@ -119,7 +119,7 @@ def _change_level(
         has_improved=not is_worse,
         flaps=entry.flaps + is_flap,
         escalated=0,
-        acknowledged=None if is_worse or finding.level is Level.OK else entry.acknowledged,
+        acknowledged=None if is_worse or finding.is_ok else entry.acknowledged,
     )
     return new_entry, _make_transition(new_entry, finding, before=entry, now=now)
 
@@ -128,7 +128,9 @@ def _repeat(
     entry: LedgerEntry, finding: Finding, now: datetime, rules: AlertSettings, *, is_silenced: bool
 ) -> tuple[LedgerEntry, AlertTransition | None]:
     """Repeat an open alert at the growing intervals of its severity."""
-    intervals = {Level.CRITICAL: rules.repeat_hours, Level.WARNING: rules.repeat_warning_hours}.get(entry.level)
+    intervals = {Severity.CRITICAL: rules.repeat_hours, Severity.WARNING: rules.repeat_warning_hours}.get(
+        entry.severity
+    )
     if not intervals or entry.notified_at is None or is_silenced or entry.acknowledged:
         return entry, None
     hours = intervals[min(entry.repeats, len(intervals) - 1)]
@@ -139,16 +141,16 @@ def _repeat(
 
 
 def _make_transition(entry: LedgerEntry, finding: Finding, *, before: LedgerEntry, now: datetime) -> AlertTransition:
-    transition = Transition(id=f"{entry.incident}.{entry.notified}", finding=finding, before=before.level, at=now)
+    transition = Transition(id=f"{entry.incident}.{entry.notified}", finding=finding, before=before.severity, at=now)
     was = before.finding.says if before.finding else None
     return AlertTransition(transition=transition, opened=entry.opened or now, was=was)
 
 
 def escalate(entry: LedgerEntry, now: datetime, rules: AlertSettings) -> tuple[LedgerEntry, AlertTransition | None]:
     """Return the entry, and the transition for the channels of every escalation step that is due."""
-    if entry.level is Level.OK or entry.acknowledged or entry.finding is None or not entry.notified:
+    if not entry.is_open or entry.acknowledged or entry.finding is None or not entry.notified:
         return entry, None
-    steps = [step for step in rules.escalation if SEVERITY[Level(step.level)] <= SEVERITY[entry.level]]
+    steps = [step for step in rules.escalation if Severity(step.severity).rank <= entry.severity.rank]
     steps = sorted(steps, key=lambda step: step.after_minutes)
     due = [step for step in steps[entry.escalated :] if now - entry.since >= timedelta(minutes=step.after_minutes)]
     if not due:
@@ -162,10 +164,8 @@ def find_causes(
     findings: Mapping[str, Finding], entries: Mapping[str, LedgerEntry], rules: AlertSettings, now: datetime
 ) -> dict[str, str]:
     """Return the key of the cause by the key of each finding that follows from another finding or open alert."""
-    open_findings = {
-        key: entry.finding for key, entry in entries.items() if entry.level is not Level.OK and entry.finding
-    }
-    current = {key: finding for key, finding in {**open_findings, **findings}.items() if finding.level is not Level.OK}
+    open_findings = {key: entry.finding for key, entry in entries.items() if entry.is_open and entry.finding}
+    current = {key: finding for key, finding in {**open_findings, **findings}.items() if not finding.is_ok}
     groups: dict[str, list[Finding]] = {}
     for finding in current.values():
         for node in _nodes_at_fault(finding):
@@ -202,21 +202,21 @@ def name_followers(findings: Mapping[str, Finding], causes: Mapping[str, str]) -
 def _nodes_at_fault(finding: Finding) -> Iterable[str]:
     """Return the nodes that the finding is about; none for a train that a person must release."""
     watchdog = _watchdog(finding)
-    if watchdog == "node_health" or (watchdog == "failures" and finding.level is Level.WARNING):
+    if watchdog == "node_health" or (watchdog == "failures" and finding.severity is Severity.WARNING):
         return expand(finding.node) if finding.node else ()
     return ()
 
 
 def _rank(finding: Finding, entry: LedgerEntry | None, now: datetime) -> tuple[bool, datetime, int, bool, str]:
     """Return the order of causes: the oldest open alert, then the worst, then what Slurm says about the node."""
-    is_open = entry is not None and entry.level is not Level.OK and not entry.follows
+    is_open = entry is not None and entry.is_open and not entry.follows
     opened = entry.opened if is_open and entry and entry.opened else now
-    return not is_open, opened, -SEVERITY[finding.level], _watchdog(finding) != "node_health", finding.key
+    return not is_open, opened, -finding.severity.rank, _watchdog(finding) != "node_health", finding.key
 
 
 def _is_new_and_critical(cause: Finding, entry: LedgerEntry | None, now: datetime) -> bool:
-    opened = entry.opened if entry and entry.level is not Level.OK and entry.opened else now
-    return cause.level is Level.CRITICAL and now - opened < FOLLOWS_FOR
+    opened = entry.opened if entry and entry.is_open and entry.opened else now
+    return cause.severity is Severity.CRITICAL and now - opened < FOLLOWS_FOR
 
 
 def _watchdog(finding: Finding) -> str:

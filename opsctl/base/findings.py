@@ -8,13 +8,18 @@ from enum import StrEnum
 from opsctl.base.statements import NO_REMEDY, Remedy, Statement, say, say_below
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """Severity of a finding. UNKNOWN is neither good nor bad: the probe got no data."""
 
     OK = "ok"
     UNKNOWN = "unknown"
     WARNING = "warning"
     CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """The worse, the higher: from 0 for OK to 3 for CRITICAL, in the order of the members."""
+        return list(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,7 @@ class Finding:
 
     key: str
     """Names the thing, the same in every cycle: `<watchdog>/<train or site>[/<thing>]`, such as `hang/tiny-gpt`."""
-    level: Level
+    severity: Severity
     says: Statement
     """What was found, with its numbers."""
     train: str = ""
@@ -50,6 +55,10 @@ class Finding:
     """The checkpoint to roll back to, or why there is none."""
     is_certain: bool = False
     """Whether the event is past, so that an alert needs no confirmation by a second cycle."""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.severity is Severity.OK
 
     @property
     def summary(self) -> str:
@@ -100,7 +109,7 @@ class Transition:
     id: str
     """Permanent id, from which message ids and deduplication keys are derived."""
     finding: Finding
-    before: Level
+    before: Severity
     at: datetime
 
 

@@ -15,7 +15,7 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Duration, Moment, required_reason
@@ -36,13 +36,12 @@ from opsctl.cli.output import (
 from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.journal import actor
 
-STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
-
 MAX_CHECK_AGE = timedelta(hours=2)
 """Older checks are marked in the list."""
 
+STYLES = {Severity.OK: "green", Severity.UNKNOWN: "magenta", Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
 SHOWN_SHIFTS = 5
-ENTRY_KEYS = ("key", "level", "since", "latest_level", "checked_at", "incident", "finding", "acknowledged", "follows")
+ENTRY_KEYS = "key severity since latest_severity checked_at incident finding acknowledged follows"
 """Fields of a ledger entry in JSON."""
 
 
@@ -74,7 +73,8 @@ def list_alerts(app: App, *, show_all: bool) -> None:
     """
     alerting = app.alerting
     now, state = app.clock.now(), alerting.ledger.read()
-    entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.latest_level} != {Level.OK}]
+    calm = set() if show_all else {Severity.OK}
+    entries = [entry for entry in state.entries.values() if {entry.severity, entry.latest_severity} != calm]
     silences = state.in_force(now)
     undelivered, abandoned = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if wants_json():
@@ -114,7 +114,7 @@ def show(app: App, key: str) -> None:
     ledger = app.alerting.ledger
     entry = ledger.find(key)
     finding = entry.finding
-    lines = [f"{entry.level.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {finding.summary if finding else key}"]
+    lines = [f"{entry.severity.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {finding.summary if finding else key}"]
     if finding:
         lines += [f"  {line}" for line in (*finding.lines, *finding.done)]
         lines += [f"remedy: {finding.remedy}"] * bool(finding.remedy)
@@ -141,7 +141,7 @@ def history(app: App, train: str) -> int:
     rows, problems = read_alert_history(app.site_dir.alerts, run.name, tail_bytes=MAX_STATE_BYTES)
     rows += list_decisions(app.journal(run).all_events(), run.name)
     rows.sort(key=attrgetter("at"))
-    shown = [(f"{row.at:%Y-%m-%d %H:%M:%S} UTC", row.by, row.level.upper(), row.text) for row in rows]
+    shown = [(f"{row.at:%Y-%m-%d %H:%M:%S} UTC", row.by, row.severity.upper(), row.text) for row in rows]
     print_result(rows, "\n".join(" ".join(filter(None, parts)) for parts in shown))
     return report_problems(problems)
 
@@ -286,7 +286,7 @@ def duty(app: App) -> None:
 
 def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:
     silenced = state.silenced(entry.key, now)
-    data = {name: getattr(entry, name) for name in ENTRY_KEYS}
+    data = {name: getattr(entry, name) for name in ENTRY_KEYS.split()}
     return {**data, "silenced_until": silenced.until if silenced else None}
 
 
@@ -308,9 +308,9 @@ def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Tab
     rows = [
         (
             entry.key,
-            Text(entry.level, STYLES[entry.level]),
+            Text(entry.severity, STYLES[entry.severity]),
             f"{entry.since:%Y-%m-%d %H:%M}",
-            Text(entry.latest_level, STYLES[entry.latest_level]),
+            Text(entry.latest_severity, STYLES[entry.latest_severity]),
             entry.finding.summary if entry.finding else "",
             _marks(state, entry, now),
         )
@@ -328,8 +328,8 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
         marks.append(f"follows from {entry.follows}, not alerted itself")
     elif state.silenced(entry.key, now):
         marks.append("silenced")
-    elif entry.latest_level != entry.level:
-        marks.append(f"{entry.latest_level} is alerted once confirmed")
+    elif entry.latest_severity != entry.severity:
+        marks.append(f"{entry.latest_severity} is alerted once confirmed")
     if now - entry.checked_at > MAX_CHECK_AGE:
         marks.append(f"not checked since {entry.checked_at:%Y-%m-%d %H:%M}")
     return ", ".join(marks)

@@ -26,8 +26,8 @@ from opsctl.state.files import find_matches
 from opsctl.state.run_dir import all_trains, check_trusted, find_entries_skipped, may_act
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16, read_processor
 
-Level = Literal["ok", "missing", "unsafe", "unknown", "optional"]
-STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unsafe": "red", "unknown": "magenta", "optional": "dim"}
+DoctorSeverity = Literal["ok", "missing", "unsafe", "unknown", "optional"]
+STYLES = {"ok": "green", "missing": "red", "unsafe": "red", "unknown": "magenta", "optional": "dim"}
 
 
 MAX_SKIPPED = 10
@@ -44,7 +44,7 @@ DEMO_BYTES = 100 << 20
 @dataclass(frozen=True, slots=True)
 class DoctorRow:
     check: str
-    level: Level
+    severity: DoctorSeverity
     result: str
     advice: str = ""
     """What the user can do: a command or a setting; empty if nothing is to be done."""
@@ -77,9 +77,11 @@ def doctor(app: App, *, security: bool, keep: bool) -> None:
     rows: list[DoctorRow] = []
     for check in [_security] * security + [_measure_files] * keep or CHECKS:
         rows += check(app)
-    cells = [(Text(row.level, STYLES[row.level]), row.check, row.result, cell(row.advice, "bold")) for row in rows]
+    cells = [
+        (Text(row.severity, STYLES[row.severity]), row.check, row.result, cell(row.advice, "bold")) for row in rows
+    ]
     print_result(rows, make_table(cells))
-    if any(row.level in {"missing", "unsafe"} for row in rows):
+    if any(row.severity in {"missing", "unsafe"} for row in rows):
         click.get_current_context().exit(1)
 
 
@@ -89,7 +91,7 @@ def _security(app: App) -> Iterator[DoctorRow]:
 
     installation = Installation(site=app.site, site_path=app.site_path, environment=os.environ, places=Places.default())
     for finding in check_security(installation):
-        yield DoctorRow(finding.check, finding.level.value, finding.result, finding.repair)
+        yield DoctorRow(finding.check, finding.severity.value, finding.result, finding.repair)
 
 
 def _measure_files(app: App) -> Iterator[DoctorRow]:
@@ -189,10 +191,10 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
         slurm, reader = choose(app.engine_runner)
         limits = slurm.limits()
     except OpsctlError as error:
-        level: Level = "unknown" if error.exit_code == 75 else "missing"
+        severity: DoctorSeverity = "unknown" if error.exit_code == 75 else "missing"
         absent = 'put Slurm\'s commands on PATH (module load slurm?), or engine = "sandbox" in site.toml'
         advice = absent if isinstance(error, MissingProgram) else error.hint or ""
-        yield DoctorRow("slurm", level, error.message, advice)
+        yield DoctorRow("slurm", severity, error.message, advice)
         return
     yield DoctorRow("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
     yield DoctorRow("reader", "ok", reader)
@@ -209,17 +211,17 @@ def _sandbox(app: App) -> Iterator[DoctorRow]:
     from opsctl.sandbox.cluster import try_start  # noqa: PLC0415 (as above)
     from opsctl.sandbox.programs import find_programs  # noqa: PLC0415 (as above)
 
-    level: Level = "missing" if app.site.engine == "sandbox" else "optional"
+    severity: DoctorSeverity = "missing" if app.site.engine == "sandbox" else "optional"
     try:
         find_programs(os.environ.get("PATH", ""), accounting=False)
     except OpsctlError as error:
-        yield DoctorRow("sandbox", level, error.message, error.hint or "")
+        yield DoctorRow("sandbox", severity, error.message, error.hint or "")
         return
     yield DoctorRow("sandbox", "ok", "slurmctld, slurmd and munge are installed")
     try:
         seconds, site = try_start(clock=app.clock, runner=app.runner)
     except OpsctlError as error:
-        yield DoctorRow("sandbox start", level, error.message, error.hint or "")
+        yield DoctorRow("sandbox start", severity, error.message, error.hint or "")
         return
     version = ".".join(f"{part:02}" for part in site.version)
     result = f"Slurm {version}: 1 node up on {site.network.address} in {format_duration(seconds)}"
@@ -234,8 +236,8 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("alerts", "optional", "no channel: alerts go to a file only", "[alerts.channels] in site.toml")
     for channel, error in check(app.alerting):
         advice = "[alerts.channels] in site.toml" if error else f"opsctl alerts test sends a message to {channel}"
-        level: Level = "missing" if error else "ok"
-        yield DoctorRow(f"alerts {channel}", level, error.message if error else "is set up", advice)
+        severity: DoctorSeverity = "missing" if error else "ok"
+        yield DoctorRow(f"alerts {channel}", severity, error.message if error else "is set up", advice)
     for channel, table in (*app.site.alerts.channels.items(), ("ping", app.site.alerts)):
         for field, path in find_exposed(table):
             yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")

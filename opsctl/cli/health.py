@@ -27,7 +27,7 @@ from opsctl.cli.output import (
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_local import check_this_node, report
-from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity, Health, Verdict
 from opsctl.nodes.node_score import node_score
 
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
@@ -115,7 +115,7 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
         group = [verdict for verdict in verdicts if verdict.health is health]
         for verdict in sorted(group, key=attrgetter("node")):
             results = [result for result in verdict.results if verbose or _matters(result, verdict)]
-            results.sort(key=lambda result: list(Severity).index(result.severity))
+            results.sort(key=lambda result: list(CheckSeverity).index(result.severity))
             if health is Health.HEALTHY and not (results or verbose):
                 continue
             first, *others = [_words(result) for result in results] or [("", Text(""))]
@@ -130,7 +130,7 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
 
 
 def _matters(result: CheckResult, verdict: Verdict) -> bool:
-    is_bad = result.severity in {Severity.FAULTY, Severity.DEGRADED}
+    is_bad = result.severity in {CheckSeverity.FAULTY, CheckSeverity.DEGRADED}
     return is_bad or verdict.health is Health.UNKNOWN or result.check in ON_REQUEST
 
 

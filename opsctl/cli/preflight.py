@@ -10,9 +10,9 @@ from opsctl.app import App
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import app_and_json, make_table, print_json, print_table, print_text, wants_json
 from opsctl.preflight.check_train import PreflightReport, check_train
-from opsctl.preflight.problem import Problem, ProblemLevel
+from opsctl.preflight.problem import Problem, ProblemSeverity
 
-STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLevel.NOTE: "dim"}
+STYLES = {ProblemSeverity.ERROR: "red", ProblemSeverity.WARNING: "yellow", ProblemSeverity.NOTE: "dim"}
 
 
 @click.command()
@@ -41,7 +41,7 @@ def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...]) -> 
 
 
 def _to_json(problem: Problem) -> dict[str, Any]:
-    fields = ("level", "check", "kind", "facts", "what", "source", "remedy", "allowed")
+    fields = ("severity", "check", "kind", "facts", "what", "source", "remedy", "allowed")
     return {name: getattr(problem, name) for name in fields}
 
 
@@ -49,11 +49,13 @@ def _show(report: PreflightReport) -> None:
     if report.problems:
         rows: list[tuple[str | Text, ...]] = []
         for problem in report.problems:
-            rows.append((Text(problem.level, style=STYLES[problem.level]), problem.check, problem.what))
+            rows.append((Text(problem.severity, style=STYLES[problem.severity]), problem.check, problem.what))
             if problem.allowed:
                 rows.append(("", "", Text(f"an error, allowed by {problem.allowed}", style="dim")))
             rows.append(("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim")))
         print_table(make_table(rows))
     counts = report.counts
-    text = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ProblemLevel if counts[level])
+    text = ", ".join(
+        f"{count} {severity}{'s' * (count != 1)}" for severity in ProblemSeverity if (count := counts[severity])
+    )
     print_text(f"{report.train}: {text or 'no problems'}; {report.checks} checks")

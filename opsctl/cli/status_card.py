@@ -121,8 +121,8 @@ def card_lines(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> lis
 
 def _describe_alert(alert: OpenAlert) -> CardLine:
     if alert.acknowledged:
-        return CardLine(alert.level, f"{alert.summary} (acknowledged)", Rank.DETAIL, "dim")
-    return CardLine(alert.level, alert.summary, Rank.NEEDED, ALERT_STYLES.get(alert.level, ""))
+        return CardLine(alert.severity, f"{alert.summary} (acknowledged)", Rank.DETAIL, "dim")
+    return CardLine(alert.severity, alert.summary, Rank.NEEDED, ALERT_STYLES.get(alert.severity, ""))
 
 
 def _last_attempt(status: TrainStatus, now: datetime) -> Iterator[CardLine]:

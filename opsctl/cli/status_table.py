@@ -115,7 +115,7 @@ def alert_texts(alerts: Sequence[OpenAlert], room: int | None = None) -> list[Te
     texts = []
     for alert in loud[: room if room is None or len(loud) <= room else room - 1]:
         prefix = f"{alert.train}: " if alert.train and not alert.names_train else ""
-        text = cell(f"{alert.level.upper()}  {prefix}{alert.summary}", ALERT_STYLES.get(alert.level, ""))
+        text = cell(f"{alert.severity.upper()}  {prefix}{alert.summary}", ALERT_STYLES.get(alert.severity, ""))
         text.no_wrap, text.overflow = not is_wrapped, "fold" if is_wrapped else "ellipsis"
         texts.append(text)
     if len(texts) < len(loud):

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import attrgetter
 
 import click
 
 from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import app_and_json, complete_trains, print_json, print_on_stderr, print_text, wants_json
 from opsctl.host import log_config
@@ -16,9 +17,8 @@ from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 
-NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
-WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)
-STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
+NAGIOS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
+STYLES = {Severity.OK: "green", Severity.UNKNOWN: "magenta", Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
 CRON_CHECK_INTERVAL_S = 60.0
 """Time between two checks of a resident watch that cron still ticks."""
 
@@ -90,18 +90,19 @@ def _show(report: CycleReport, *, is_short: bool) -> None:
         for line in (*reconciled.done, *([f"failed: {reconciled.error}"] if reconciled.error else [])):
             print_text(f"{reconciled.train}: {line}")
     for finding in report.findings:
-        if not is_short or finding.level is not Level.OK:
+        if not is_short or not finding.is_ok:
             _line(finding)
     for transition in report.transitions:
-        print_text(f"changed: {transition.finding.key}: {transition.before.value} -> {transition.finding.level.value}")
+        finding = transition.finding
+        print_text(f"changed: {finding.key}: {transition.before.value} -> {finding.severity.value}")
     if not report.findings:
         print_text("nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one")
 
 
 def _line(finding: Finding) -> None:
-    level = click.style(f"{finding.level.value:9}", fg=STYLES[finding.level])
-    print_text(f"{level} {finding.key:28} {finding.summary}")
-    if finding.level is Level.OK:
+    severity = click.style(f"{finding.severity.value:9}", fg=STYLES[finding.severity])
+    print_text(f"{severity} {finding.key:28} {finding.summary}")
+    if finding.is_ok:
         return
     for line in (*finding.lines, *finding.done, *([f"-> {finding.remedy}"] if finding.remedy else [])):
         print_text(f"{'':38} {line}")
@@ -114,12 +115,12 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
         findings = Watch(services=app, names=names, trains=known, acts=False).cycle().findings
     except OpsctlError as error:
         print_text(f"UNKNOWN - {error.message}")
-        return NAGIOS[Level.UNKNOWN]
-    worst = next((level for level in WORST if any(finding.level is level for finding in findings)), Level.OK)
-    lines = [finding.summary for finding in findings if finding.level is worst]
+        return NAGIOS[Severity.UNKNOWN]
+    worst = max((finding.severity for finding in findings), key=attrgetter("rank"), default=Severity.OK)
+    lines = [finding.summary for finding in findings if finding.severity is worst]
     bar = str.maketrans("|\n", "/ ")  # a bar starts performance data
-    head = "; ".join(lines) if worst is not Level.OK else f"{len(findings)} findings"
+    head = "; ".join(lines) if worst is not Severity.OK else f"{len(findings)} findings"
     print_text(f"{worst.value.upper()} - {head}".translate(bar))
     for finding in findings:
-        print_text(f"{finding.level.value.upper()} {finding.key}: {finding.summary}".translate(bar))
+        print_text(f"{finding.severity.value.upper()} {finding.key}: {finding.summary}".translate(bar))
     return NAGIOS[worst]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsctl.alerts.ledger_files import OPEN, OpenAlert
+from opsctl.alerts.ledger_files import OpenAlert
+from opsctl.base.findings import Severity
 from opsctl.base.statements import read_sentences, say, say_below, state
 from opsctl.watchdogs.failures import CONTINUES_WITHOUT, HELD
 
@@ -18,8 +19,8 @@ class AlertGroup:
     alerts: tuple[OpenAlert, ...]
 
     @property
-    def level(self) -> str:
-        return self.alerts[0].level
+    def severity(self) -> Severity:
+        return self.alerts[0].severity
 
     @property
     def since(self) -> str:
@@ -48,10 +49,10 @@ def count_alerts(groups: Sequence[AlertGroup]) -> str:
 def group_alerts(alerts: Sequence[OpenAlert]) -> tuple[AlertGroup, ...]:
     """Return the alerts by cause, the worst group first."""
     groups: dict[str, list[OpenAlert]] = {}
-    for alert in sorted(alerts, key=lambda alert: OPEN.index(alert.level)):
+    for alert in sorted(alerts, key=lambda alert: -alert.severity.rank):
         groups.setdefault(_find_cause(alert), []).append(alert)
     made = [_make_group(members) for members in groups.values()]
-    return tuple(sorted(made, key=lambda group: OPEN.index(group.level)))
+    return tuple(sorted(made, key=lambda group: -group.severity.rank))
 
 
 def _find_cause(alert: OpenAlert) -> str:
@@ -59,7 +60,7 @@ def _find_cause(alert: OpenAlert) -> str:
     is_failure = alert.key.startswith("failures/")
     if alert.kind == CONTINUES_WITHOUT:
         return f"lost {alert.node}"
-    if alert.level == "critical" and (is_failure or alert.key.startswith(("checkpoint/", "held/"))):
+    if alert.severity is Severity.CRITICAL and (is_failure or alert.key.startswith(("checkpoint/", "held/"))):
         return f"held {alert.train}"
     return alert.key
 

@@ -9,6 +9,7 @@ from opsctl.actions.find_statuses import read_train_status
 from opsctl.alerts.ledger_files import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, RunDirError
+from opsctl.base.findings import Severity
 from opsctl.base.model import Job, Node
 from opsctl.base.statements import Statement, say
 from opsctl.cron.cron_status import CronStatus, read_cron_status
@@ -102,7 +103,7 @@ class SiteView:
     @property
     def needy_groups(self) -> tuple[AlertGroup, ...]:
         """The alerts of the site, not of a train, that need a person now."""
-        groups = (group for group in self.alert_groups if group.level == "critical" and not group.trains)
+        groups = (group for group in self.alert_groups if group.severity is Severity.CRITICAL and not group.trains)
         return tuple(group for group in groups if any(alert.is_loud for alert in group.alerts))
 
     @property
@@ -233,7 +234,7 @@ def _read_watch_age(app: App) -> WatchAge:
 def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
     """Yield the site's file systems. Measures nothing."""
     try:
-        entries = app.alerting.ledger.levels()
+        entries = app.alerting.ledger.entries()
     except OpsctlError as error:
         problems.append(f"alerts: {error.message}")
         entries = {}
@@ -249,7 +250,7 @@ def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
         samples = memory.recall(UsageMemory, FsQuota.name, filesystem.name).samples
         yield DiskCard(
             name=filesystem.name,
-            tone=_TONES[entry.level],
+            tone=_TONES[entry.severity],
             texts=(say(replace(says, parts=parts[:1])), *map(say, parts[1:])),
             checked=entry.checked_at,
             curve=draw_sparkline([used for _, used in samples]),

@@ -203,7 +203,7 @@ def _mark_alerts(report: Report, alerts: Sequence[AlertEvent]) -> Iterator[Curve
         step = _find_step(report, alert.at) if alert.is_worse else None
         if step is not None:
             yield CurveMark(
-                step=step, kind="alert", text=f"{alert.level}: {alert.text}", at=format_moment(report.made, alert.at)
+                step=step, kind="alert", text=f"{alert.severity}: {alert.text}", at=format_moment(report.made, alert.at)
             )
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from opsctl.alerts.ledger_files import OpenAlert
+from opsctl.base.findings import Severity
 from opsctl.dash.alert_groups import describe_failure
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_clock
@@ -103,21 +104,21 @@ def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
 
 def is_urgent(alert: OpenAlert) -> bool:
     """Return whether an alert waits for a person: unanswered, and not about a failure that opsctl has healed."""
-    return alert.is_loud and (alert.level == "critical" or not alert.key.startswith("failures/"))
+    return alert.is_loud and (alert.severity is Severity.CRITICAL or not alert.key.startswith("failures/"))
 
 
 def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]:
     """Yield the reason that an open alert gives: none for what opsctl has healed, and for a finished train."""
     _, brief = describe_failure(alert)
     text = f"{brief} (acknowledged)" if alert.acknowledged else brief
-    tone = _TONE_BY_LEVEL[alert.level]
+    tone = _TONE_BY_SEVERITY[alert.severity]
     is_about_attempt = alert.key.startswith("failures/")
-    if is_about_attempt and (alert.level != "critical" or status.state == "finished"):
+    if is_about_attempt and (alert.severity is not Severity.CRITICAL or status.state == "finished"):
         return
-    if status.state == "finished" and alert.level != "critical":
+    if status.state == "finished" and alert.severity is not Severity.CRITICAL:
         return
     if not alert.is_loud:
-        if alert.level != "critical" or status.state == "finished":
+        if alert.severity is not Severity.CRITICAL or status.state == "finished":
             return
         tone = Tone.AMBER
     if status.state == "finished" or is_about_attempt or alert.key.startswith("held/"):
@@ -127,7 +128,8 @@ def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]
 
 def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]:
     """Yield the recovery of a running train from a failure whose alert is still open."""
-    alerts = [alert for alert in status.alerts if alert.key.startswith("failures/") and alert.level == "warning"]
+    warnings = (alert for alert in status.alerts if alert.severity is Severity.WARNING)
+    alerts = [alert for alert in warnings if alert.key.startswith("failures/")]
     began = status.running[0].since if status.running else None
     nodes = [alert.node for alert in alerts if alert.kind == CONTINUES_WITHOUT]
     if status.state != "running" or began is None or not nodes or status.stop:
@@ -138,7 +140,7 @@ def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]
     yield Headline(tone=Tone.GREEN, text=f"{verb} without {names}", short=f"restarted without {names}")
 
 
-_TONE_BY_LEVEL: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.AMBER, "unknown": Tone.AMBER}
+_TONE_BY_SEVERITY: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.AMBER, "unknown": Tone.AMBER}
 
 
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:

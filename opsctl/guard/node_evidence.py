@@ -13,7 +13,7 @@ from opsctl.base.units import format_duration
 from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.nodes.health.node_state import Health, Severity
+from opsctl.nodes.health.node_state import CheckSeverity, Health
 from opsctl.nodes.history import Incident, NodeHistory, NodeRecord
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Diagnosed, Event
 
@@ -112,7 +112,7 @@ def _describe_standing(record: NodeRecord, end: float) -> str:
     if end - newest > _DAY_S and record.at != newest:
         return ""
     latest = [incident for incident in incidents if newest - min(incident.last, end) < _HOUR_S]
-    worst = next((incident for incident in latest if incident.severity == Severity.FAULTY.value), latest[0])
+    worst = next((incident for incident in latest if incident.severity == CheckSeverity.FAULTY.value), latest[0])
     if worst.last >= end:
         since = f"since {_format_time(worst.at)}"
     else:

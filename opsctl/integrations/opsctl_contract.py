@@ -69,22 +69,21 @@ class TrainFiles:
             if self._identify(variable):
                 return reason, f"{self.path(variable)} exists"
         left_s, needed_s = self._left_s(), margin_s + 2 * (slowest_step_s + save_s)
-        if left_s is None or left_s >= needed_s:
+        if not -math.inf < left_s < needed_s:
             return "", ""
         return "deadline", (
             f"the job ends in {left_s:.0f} s, and stopping needs up to {needed_s:.0f} s: {margin_s:g} s + "
             f"2 x (slowest step {slowest_step_s:.1f} s + save {save_s:.1f} s)"
         )
 
-    def _left_s(self) -> float | None:
-        """Return the seconds until the end of the job; None if unknown."""
+    def _left_s(self) -> float:
+        """Return the seconds until the end of the job; not finite if unknown."""
         path = self.path("TRAIN_DEADLINE")
         with contextlib.suppress(OSError, ValueError):
             if path and path.is_file():  # a pipe would block the training
                 with path.open() as file:
-                    left_s = float(file.read(MAX_TIME_CHARS)) - time.time()
-                return left_s if math.isfinite(left_s) else None
-        return None
+                    return float(file.read(MAX_TIME_CHARS)) - time.time()
+        return math.inf
 
     def is_save_requested(self) -> bool:
         identity = self._identify("TRAIN_SAVE_SWITCH")
@@ -110,13 +109,13 @@ class TrainFiles:
         """Return inode and modification time; None without the file, and for a file that cannot be read."""
         path = self.path(variable)
         try:
-            status = path.lstat() if path else None  # a link is a switch itself: its target may be another user's
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            if path:
+                status = path.lstat()  # a link is a switch itself: its target may be another user's
+                return status.st_ino, status.st_mtime_ns
         except OSError as error:
-            self._report(f"switch {path} cannot be read: {error.strerror}")
-            return None
-        return (status.st_ino, status.st_mtime_ns) if status else None
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                self._report(f"switch {path} cannot be read: {error.strerror}")
+        return None
 
 
 def list_heartbeats(environ: Mapping[str, str], *, rank: int, local_rank: int, node: str) -> list[Path]:
@@ -133,7 +132,7 @@ class Contract:
         self._environ, self._poll_s = os.environ if environ is None else environ, poll_s
         self.is_active = bool(self._environ.get("TRAIN_STOP_REQUEST"))
         self.rank = int(self._environ.get("RANK") or self._environ.get("SLURM_PROCID") or 0)
-        self.stop_reason = ""
+        self.stop_reason = self._stop_detail = ""
         """Why the training stops: kill, pause, stop-request or deadline; empty while it goes on."""
         self.loss: float | None = None
         self.last_steps: int | None = None
@@ -141,10 +140,7 @@ class Contract:
         self._step = self._polled_step = self._next_poll = 0
         self._phase, self._heartbeat_at = "", 0.0
         self._step_at = self._polled_at = time.monotonic()
-        self._step_s: float | None = None
-        self._slowest_step_s = self._save_s = 0.0
-        self._save_began: float | None = None
-        self._stop_detail = ""
+        self._step_s = self._slowest_step_s = self._save_s = self._save_began = 0.0
         self._mlflow_run = self._environ.get("MLFLOW_RUN_ID", "")
         self._problems: list[str] = []
         self._files = TrainFiles(self._environ, self._report)
@@ -180,11 +176,11 @@ class Contract:
     def saved(self, step: int) -> None:
         """Report a complete checkpoint. A requested save is answered by this call."""
         self._checkpoint_step = step
-        if self._save_began is not None:
-            self._save_s = max(self._save_s, time.monotonic() - self._save_began)
+        now = time.monotonic()
+        if self._save_began:
+            self._save_s = max(self._save_s, now - self._save_began)
         self._files.finish_save()
-        self._save_began = None
-        self._step_at = time.monotonic()
+        self._step_at, self._save_began = now, 0.0
         self.phase("exit" if self.stop_reason else "train")
 
     def end(self, step: int, *, finished: bool = True) -> None:
@@ -219,16 +215,14 @@ class Contract:
             "last_steps": None if is_endless else int(self.last_steps or 0),
             "checkpoint_step": self._checkpoint_step,
             "loss": self.loss,
-            "step_s": self._step_s,
+            "step_s": self._step_s or None,
             "note": self._problems[-1] if self._problems else "",
         }
         for path in list_heartbeats(self._environ, rank=self.rank, local_rank=local_rank, node=node):
             self._write(path, json.dumps(heartbeat), name=f"the heartbeat {path.name}")
 
     @contextlib.contextmanager
-    def checkpoint(
-        self, step: int, directory: str | Path | None = None, *, suffix: str = "", keep: int = 0
-    ) -> Iterator[str]:
+    def checkpoint(self, step: int, directory: str | Path = "", *, suffix: str = "", keep: int = 0) -> Iterator[str]:
         """Yield the path at which all ranks save; `step-N` exists once all have saved. 0 keeps all older ones."""
         parent = Path(directory or self._environ.get("TRAIN_CHECKPOINT_DIR") or ".")
         final, temporary = parent / f"step-{step}{suffix}", parent / f".saving-step-{step}{suffix}"
@@ -257,7 +251,15 @@ class Contract:
         # The first steps are no measure.
         steps = max(1, min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS))
         self._note_mlflow_run()
-        decision: list[Any] = [*(self._read_requests() if self.rank == 0 else ("", False)), steps]
+        decision: list[Any] = ["", False, steps]
+        if self.rank == 0:
+            # The end of the job must leave time for two more of the slowest steps and saves, and for the next poll.
+            decision[0], self._stop_detail = self._files.find_stop(
+                margin_s=STOP_MARGIN_S + self._poll_s, slowest_step_s=self._slowest_step_s, save_s=self._save_s
+            )
+            if self._files.is_save_requested():
+                decision[1] = True
+                self._files.start_save()
         if distributed := _find_distributed():
             distributed.broadcast_object_list(decision, src=0)
         self.stop_reason, save, steps = decision
@@ -271,17 +273,6 @@ class Contract:
         if run and run.info.run_id != self._mlflow_run:
             self._mlflow_run = run.info.run_id
             self._write(self._files.path("TRAIN_MLFLOW_RUN"), self._mlflow_run)
-
-    def _read_requests(self) -> tuple[str, bool]:
-        """Return why to stop, empty if there is no reason, and whether to save."""
-        # The end of the job must leave time for two more of the slowest steps and saves, and for the next poll.
-        reason, self._stop_detail = self._files.find_stop(
-            margin_s=STOP_MARGIN_S + self._poll_s, slowest_step_s=self._slowest_step_s, save_s=self._save_s
-        )
-        save = self._files.is_save_requested()
-        if save:
-            self._files.start_save()
-        return reason, save
 
     def _write(self, path: Path | None, line: str, *, name: str = "") -> None:
         """Replace a file whole; print a failure once and go on."""
@@ -319,18 +310,18 @@ def newest_checkpoint(directory: str | Path | None = None) -> str | None:
     return None if newest is None else str(newest)
 
 
-def transformers_callback(**options: Any) -> Any:
+def transformers_callback(contract: Contract | None = None, **options: Any) -> Any:
     """Return a TrainerCallback. The options are those of TransformersHooks."""
     from transformers import TrainerCallback  # noqa: PLC0415 (only where transformers is used)
 
-    return type("TransformersCallback", (TransformersHooks, TrainerCallback), {})(**options)
+    return type("TransformersCallback", (TransformersHooks, TrainerCallback), {})(contract, **options)
 
 
-def lightning_callback(**options: Any) -> Any:
+def lightning_callback(contract: Contract | None = None, **options: Any) -> Any:
     """Return a Callback of lightning or pytorch_lightning, whichever the trainer has imported."""
     is_old = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
     library = importlib.import_module("pytorch_lightning" if is_old else "lightning.pytorch")
-    return type("LightningCallback", (LightningHooks, library.Callback), {})(**options)
+    return type("LightningCallback", (LightningHooks, library.Callback), {})(contract, **options)
 
 
 class TransformersHooks:
@@ -347,8 +338,7 @@ class TransformersHooks:
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         request = self.contract.after_step(state.global_step)
-        if request.save:
-            control.should_save = True
+        control.should_save = control.should_save or request.save
         if request.stop:
             control.should_training_stop, control.should_evaluate = True, False
 
@@ -372,11 +362,8 @@ class TransformersHooks:
 class LightningHooks:
     """The methods of a Lightning Callback. Lightning's own requeue is switched off: opsctl queues the tasks."""
 
-    def __init__(
-        self, contract: Contract | None = None, *, directory: str | Path | None = None, finish: bool = True
-    ) -> None:
-        """`directory`: where requested checkpoints go, by default $TRAIN_CHECKPOINT_DIR. `finish`: the end of fit() is
-        the end of the training; with False, call `callback.contract.end(step)` at the end of the script."""
+    def __init__(self, contract: Contract | None = None, *, directory: str | Path = "", finish: bool = True) -> None:
+        """`directory`: of requested checkpoints, by default $TRAIN_CHECKPOINT_DIR. `finish`: as above, for fit()."""
         self.contract = contract or Contract()
         self._directory, self._finishes, self._step = directory, finish, -1
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from opsctl.base.errors import ConfigError
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding
 from opsctl.base.statements import state
 from opsctl.settings.loader import read_toml
 from opsctl.state.events import Event, Submitting
@@ -63,13 +63,10 @@ def add_links(findings: Sequence[Finding], run: RunDir, events: Sequence[Event])
 
     A message shows only the first lines.
     """
-    if all(finding.level is Level.OK for finding in findings):
+    if all(finding.is_ok for finding in findings):
         return list(findings)
     lines = tuple(state("site.run_link", url=link) for link in tracker_links(run, events))
-    return [
-        finding if finding.level is Level.OK else replace(finding, details=(*lines, *finding.details))
-        for finding in findings
-    ]
+    return [finding if finding.is_ok else replace(finding, details=(*lines, *finding.details)) for finding in findings]
 
 
 def _name_runs(name: str, nonce: str) -> dict[str, str]:

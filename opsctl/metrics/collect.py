@@ -8,7 +8,7 @@ from datetime import datetime
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import Job
 from opsctl.checkpoints.scan import find_saves
 from opsctl.cron.cron_dir import CronDir
@@ -23,7 +23,7 @@ from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.telemetry.progress.run_progress import Progress, read_progress
 from opsctl.watchdogs.context import WatchdogMemory
 
-SEVERITIES = (Level.UNKNOWN, Level.WARNING, Level.CRITICAL)
+SEVERITIES = (Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL)
 MAX_ALERTS = 200
 """Open alerts with a series of their own, the oldest first."""
 
@@ -101,12 +101,13 @@ def _site(app: App) -> Iterator[MetricSample]:
         entries = list(app.alerting.ledger.read().entries.values())
     except OpsctlError:
         return
-    levels = Counter(entry.level for entry in entries)
-    for level in SEVERITIES:
-        yield MetricSample("opsctl_alerts_open", levels[level], {"level": level.value})
-    is_open = [entry for entry in entries if entry.level in SEVERITIES]
+    severities = Counter(entry.severity for entry in entries)
+    for severity in SEVERITIES:
+        yield MetricSample("opsctl_alerts_open", severities[severity], {"severity": severity.value})
+    is_open = [entry for entry in entries if entry.severity in SEVERITIES]
     for entry in sorted(is_open, key=lambda entry: entry.since)[:MAX_ALERTS]:
-        labels = {"alert": entry.key, "level": entry.level.value, "train": entry.finding.train if entry.finding else ""}
+        train = entry.finding.train if entry.finding else ""
+        labels = {"alert": entry.key, "severity": entry.severity.value, "train": train}
         yield MetricSample("opsctl_alert_timestamp_seconds", entry.since.timestamp(), labels)
 
 

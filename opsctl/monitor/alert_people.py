@@ -19,7 +19,7 @@ from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.model import Reservation
 from opsctl.base.nodesets import expand, union
 from opsctl.guard.node_care import NodeCare
@@ -202,7 +202,7 @@ def find_maintenance(findings: Iterable[Finding], reservations: Iterable[Reserva
     nodes = set(union(reservation.nodes for reservation in active))
     muted = set()
     for finding in findings:
-        is_wait = finding.key.startswith("slurm_status/") and finding.level is not Level.CRITICAL
+        is_wait = finding.key.startswith("slurm_status/") and finding.severity is not Severity.CRITICAL
         is_node = bool(finding.node) and set(expand(finding.node)) <= nodes
         if active and (is_wait or is_node):
             muted.add(finding.key)
@@ -211,7 +211,7 @@ def find_maintenance(findings: Iterable[Finding], reservations: Iterable[Reserva
 
 def describe_cycle(findings: Sequence[Finding], problems: Iterable[str], seconds: float) -> str:
     """Return the text of the site's ping: the problems of the cycle and the findings that are not ok."""
-    bad = [f"{finding.level.value}: {finding.summary}" for finding in findings if finding.level is not Level.OK]
+    bad = [f"{finding.severity.value}: {finding.summary}" for finding in findings if not finding.is_ok]
     head = f"{len(findings)} findings, {len(bad)} not ok, in {seconds:.1f} s"
     return "\n".join([head, *(f"problem: {problem}" for problem in problems), *bad])
 
@@ -222,8 +222,8 @@ def list_train_pings(
     """Return the ping of each train: fail for a critical finding, success otherwise, none without knowledge."""
     for train in trains:
         own = [finding for finding in findings if finding.train == train]
-        critical = [finding.summary for finding in own if finding.level is Level.CRITICAL]
-        if not own or (not critical and all(finding.level is Level.UNKNOWN for finding in own)):
+        critical = [finding.summary for finding in own if finding.severity is Severity.CRITICAL]
+        if not own or (not critical and all(finding.severity is Severity.UNKNOWN for finding in own)):
             continue
         kind = PingKind.FAIL if critical else PingKind.SUCCESS
         text = "\n".join(critical or [finding.summary for finding in own])
@@ -253,7 +253,7 @@ def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[Raw
 def _find_roots(alerting: Alerting, channel: str) -> list[str]:
     """Return the ids of the first messages to the channel of open alerts, and of alerts that were open until lately."""
     state, now = alerting.ledger.read(), alerting.clock.now()
-    incidents = {entry.incident for entry in state.entries.values() if entry.level is not Level.OK}
+    incidents = {entry.incident for entry in state.entries.values() if entry.is_open}
     incidents |= {incident for incident, thread in state.threads.items() if now - thread.at < READ_AFTER_END}
     threads = [thread for incident, thread in state.threads.items() if incident in incidents]
     return list(dict.fromkeys(thread.roots[channel] for thread in threads if channel in thread.roots))

@@ -17,7 +17,6 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import ANSWER_ID_PREFIX, describe_time, find_incident, make_message
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.base.findings import Level
 from opsctl.base.units import format_duration
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
@@ -261,7 +260,7 @@ def _find_entries(state: LedgerState, answer: RawAnswer) -> list[LedgerEntry]:
     for entry in state.entries.values():
         thread = state.threads.get(entry.incident)
         is_meant = entry.incident == incident or (thread and thread.roots.get(answer.channel) == answer.message)
-        if entry.level is not Level.OK and is_meant:
+        if entry.is_open and is_meant:
             entries.append(entry)
     return entries
 

@@ -40,7 +40,7 @@ class CycleProblems:
 def log_report(report: CycleReport, *, trains: int) -> None:
     for transition in report.transitions:
         finding = transition.finding
-        log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.level.value, finding.summary)
+        log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.severity.value, finding.summary)
     log_deliveries(report.deliveries)
     for problem in report.problems:
         log.warning(problem)

@@ -12,7 +12,7 @@ from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.transitions import SITE_FILES, SITE_ROOT, SITE_SLURM
 from opsctl.base.errors import OpsctlError, RunDirError
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Job, Node
 from opsctl.base.ports import Clock, Runner, Watchdog
 from opsctl.base.statements import state, type_now
@@ -85,15 +85,17 @@ class TrainReader:
             return known, [judge_root(problem, known)]
         # An entry that was a train, and is a link or a file now, is reported until it is gone; a train that needs tasks
         # and is gone, until a person acknowledges that.
-        ended, levels = recall_ended(memory), read_levels(self.services.alerting)
+        ended, entries = recall_ended(memory), read_entries(self.services.alerting)
         known = [run for run in known if run not in runs]
-        runs += [run for run in known if os.path.lexists(run.path) or not (run.name in ended or _is_known(run, levels))]
+        runs += [
+            run for run in known if os.path.lexists(run.path) or not (run.name in ended or _is_known(run, entries))
+        ]
         if self.acts:
             remember(memory, root, runs)
         unit = "files", "site"
         lines = self.isolation.run({unit: self.services.node_care.history.list_unreadable})[unit]
         findings = [judge_root("", runs), judge_files([lines.why] if isinstance(lines, Failed) else lines)]
-        return runs, [finding for finding in findings if finding.level is not Level.OK or _is_open(finding.key, levels)]
+        return runs, [finding for finding in findings if not finding.is_ok or _is_open(finding.key, entries)]
 
     def read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
         """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer.
@@ -101,14 +103,14 @@ class TrainReader:
         Nothing is found if only watchdogs are asked that need no Slurm.
         """
         is_needed = self.acts or any(watchdog.needs_slurm for watchdog in self.watchdogs.values())
-        found = Finding(key=SITE_SLURM, level=Level.OK, says=state("site.slurm_answers"))
+        found = Finding(key=SITE_SLURM, severity=Severity.OK, says=state("site.slurm_answers"))
         jobs: list[Job] | None = None
         try:
             jobs = self.services.slurm.jobs()
         except OpsctlError as error:
             self.problems.is_complete = False
             says = state("site.slurm_silent", problem=error.message)
-            found = replace(found, level=Level.UNKNOWN, says=says, fix=type_now(("opsctl", "doctor")))
+            found = replace(found, severity=Severity.UNKNOWN, says=says, fix=type_now(("opsctl", "doctor")))
         return jobs, [found] if is_needed else []
 
     def collect(
@@ -120,7 +122,7 @@ class TrainReader:
         unreadable = [
             Finding(
                 key=f"train/{name}",
-                level=Level.WARNING,
+                severity=Severity.WARNING,
                 says=state("site.not_watched", train=name, why=result.why),
                 train=name,
                 evidence=result.traceback,
@@ -128,9 +130,9 @@ class TrainReader:
             for (_, name), result in results.items()
             if isinstance(result, Failed)
         ]
-        levels = read_levels(self.services.alerting)
+        entries = read_entries(self.services.alerting)
         damaged = [judge_files(train.damages, train.name) for train in trains.values()]
-        unreadable += [finding for finding in damaged if finding.level is not Level.OK or _is_open(finding.key, levels)]
+        unreadable += [finding for finding in damaged if not finding.is_ok or _is_open(finding.key, entries)]
         services = self.services
         context = WatchContext(
             site=services.site,
@@ -178,24 +180,24 @@ class TrainReader:
             return None
 
     def _has_node_alert(self) -> bool:
-        entries = read_levels(self.services.alerting)
-        return any(entry.level is not Level.OK and is_node_alert(key) for key, entry in entries.items())
+        entries = read_entries(self.services.alerting)
+        return any(entry.is_open and is_node_alert(key) for key, entry in entries.items())
 
 
-def _is_open(key: str, levels: Mapping[str, LedgerEntry]) -> bool:
-    return key in levels and levels[key].level is not Level.OK
+def _is_open(key: str, entries: Mapping[str, LedgerEntry]) -> bool:
+    return key in entries and entries[key].is_open
 
 
-def _is_known(run: RunDir, levels: Mapping[str, LedgerEntry]) -> bool:
+def _is_known(run: RunDir, entries: Mapping[str, LedgerEntry]) -> bool:
     """Whether a person has acknowledged what is reported about this train."""
-    entry = levels.get(f"train/{run.name}")
+    entry = entries.get(f"train/{run.name}")
     return bool(entry and entry.acknowledged)
 
 
-def read_levels(alerting: Alerting) -> dict[str, LedgerEntry]:
+def read_entries(alerting: Alerting) -> dict[str, LedgerEntry]:
     """Return the entries of the alert ledger; none if the ledger cannot be read."""
     try:
-        return alerting.ledger.levels()
+        return alerting.ledger.entries()
     except OpsctlError:
         return {}
 
@@ -252,9 +254,9 @@ def _read_inode(root: Path) -> int:
 def judge_root(problem: str, runs: Sequence[RunDir]) -> Finding:
     """Return the finding about the list of trains. `problem` is why the root cannot be listed; empty if it was."""
     if not problem:
-        return Finding(key=SITE_ROOT, level=Level.OK, says=state("site.root_listed"))
+        return Finding(key=SITE_ROOT, severity=Severity.OK, says=state("site.root_listed"))
     says = state("site.root_unlisted", problem=problem, trains=len(runs))
-    return Finding(key=SITE_ROOT, level=Level.CRITICAL, says=says, fix=type_now(("opsctl", "doctor")))
+    return Finding(key=SITE_ROOT, severity=Severity.CRITICAL, says=says, fix=type_now(("opsctl", "doctor")))
 
 
 def judge_files(unreadable: Sequence[str], train: str = "") -> Finding:
@@ -262,7 +264,7 @@ def judge_files(unreadable: Sequence[str], train: str = "") -> Finding:
     be read."""
     key, words = (f"files/{train}", {"train": train}) if train else (SITE_FILES, {})
     if not unreadable:
-        return Finding(key=key, level=Level.OK, says=state("site.files_read", **words), train=train)
+        return Finding(key=key, severity=Severity.OK, says=state("site.files_read", **words), train=train)
     says = state("site.files_unread", files=len(unreadable), first=unreadable[0], **words)
     fix = type_now(("opsctl", "status", train) if train else ("opsctl", "nodes"))
-    return Finding(key=key, level=Level.CRITICAL, says=says, train=train, evidence=tuple(unreadable), fix=fix)
+    return Finding(key=key, severity=Severity.CRITICAL, says=says, train=train, evidence=tuple(unreadable), fix=fix)

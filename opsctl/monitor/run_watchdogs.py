@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import LedgerEntry
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.ports import Watchdog
 from opsctl.base.statements import state
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
@@ -73,7 +73,7 @@ def _run_watchdog(watchdog: Watchdog[WatchContext, Any, Any], context: WatchCont
     seconds = context.clock.monotonic() - began
     log.debug("watchdog %s: %d findings in %.3f s", watchdog.name, len(findings), seconds)
     for finding in findings:
-        log.debug("%s: %s: %s", finding.key, finding.level.value, finding.summary)
+        log.debug("%s: %s: %s", finding.key, finding.severity.value, finding.summary)
     return findings
 
 
@@ -87,7 +87,7 @@ def collect_findings(results: Mapping[Unit, Any]) -> list[Finding]:
         findings.append(
             Finding(
                 key=f"{name}/{target}",
-                level=Level.UNKNOWN,
+                severity=Severity.UNKNOWN,
                 train=target if WATCHDOGS[name].of == "train" else "",
                 evidence=result.traceback,
                 says=state("site.could_not_check", watchdog=name, target=target, why=result.why),
@@ -102,10 +102,10 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
     The checkpoint is older than the first step in trouble, or than the damaged checkpoint that a held train cannot
     load. Finding out costs a listing of the directories.
     """
-    if finding.level not in {Level.WARNING, Level.CRITICAL}:
+    if finding.severity not in {Severity.WARNING, Severity.CRITICAL}:
         return finding
     if finding.key.startswith(_FAILURE):
-        found = _list_checkpoints(train) if finding.level is Level.CRITICAL else []
+        found = _list_checkpoints(train) if finding.severity is Severity.CRITICAL else []
         before = _find_damaged_step(finding, found)
     else:
         before = finding.since_step if finding.wants_rollback else None
@@ -147,21 +147,21 @@ def _find_damaged_step(finding: Finding, found: Sequence[FoundCheckpoint]) -> in
 def judge_vanished(
     checked: CheckedParts,
     results: Mapping[tuple[str, str], Any],
-    levels: Mapping[str, LedgerEntry],
+    entries: Mapping[str, LedgerEntry],
     findings: Collection[Finding],
 ) -> list[Finding]:
-    """Return findings for the open alerts of `levels` without one: ok if the subject is gone.
+    """Return findings for the open alerts of `entries` without one: ok if the subject is gone.
 
     `results` are those of the watchdogs, by watchdog and target. A node that a train has left is over once the node
     itself is healthy again.
     """
     reported = {finding.key for finding in findings}
     judged = []
-    for key, entry in levels.items():
-        if entry.level is Level.OK or key in reported or not _has_vanished(checked, results, key, reported):
+    for key, entry in entries.items():
+        if not entry.is_open or key in reported or not _has_vanished(checked, results, key, reported):
             continue
         says = state("site.vanished", key=key)
-        finding = entry.finding or Finding(key=key, level=Level.OK, says=says)
+        finding = entry.finding or Finding(key=key, severity=Severity.OK, says=says)
         if is_node_alert(key):
             judged += judge_left_node(checked.context, finding)
         else:
@@ -198,7 +198,7 @@ def _has_vanished(
 
 
 def is_unknown(result: list[Finding] | Failed) -> bool:
-    return isinstance(result, Failed) or any(finding.level is Level.UNKNOWN for finding in result)
+    return isinstance(result, Failed) or any(finding.severity is Severity.UNKNOWN for finding in result)
 
 
 def _is_removed(path: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from opsctl.alerts.outbox import Delivery
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.model import Job
 from opsctl.base.statements import state, type_now
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
@@ -16,7 +16,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.monitor import reconcile as reconciling
 from opsctl.monitor.alert_people import AlertPeople
 from opsctl.monitor.cycle_report import CycleProblems, CycleReport, log_report
-from opsctl.monitor.read_trains import TrainReader, Unit, WatchServices, read_levels
+from opsctl.monitor.read_trains import TrainReader, Unit, WatchServices, read_entries
 from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.monitor.run_watchdogs import CheckedParts, collect_findings, judge_vanished, list_units
 from opsctl.monitor.steady_clock import SteadyClock
@@ -80,7 +80,7 @@ class Watch:
         if self.acts:
             findings = [self._end_hung(context, finding) for finding in findings]
         if self.acts and people.is_owner:
-            findings += judge_vanished(checked, results, read_levels(services.alerting), findings)
+            findings += judge_vanished(checked, results, read_entries(services.alerting), findings)
             people.apply_answers(runs, problems)
             transitions, deliveries = people.notify(findings, ledger, problems)
             names = [train.name for train in context.trains]
@@ -118,7 +118,7 @@ class Watch:
         The guard ends the ranks and keeps the nodes. A task whose guard has not done so by a later cycle is cancelled.
         """
         train = next((train for train in context.trains if finding.key == f"hang/{train.name}"), None)
-        if train is None or finding.level is not Level.CRITICAL:
+        if train is None or finding.severity is not Severity.CRITICAL:
             return finding
         job, attempt = train.running, train.attempt
         if not train.config.watch.hang_cancels or not may_act(train.run) or not attempt or not job or not job.tasks:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from opsctl.nodes.health.node_state import Severity
+from opsctl.nodes.health.node_state import CheckSeverity
 from opsctl.nodes.history import Incident, NodeRecord, count_recent
 
 DRAIN_POINTS = 2.0
 HANG_POINTS = 2.0
-INCIDENT_POINTS = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
+INCIDENT_POINTS = {CheckSeverity.FAULTY.value: 3.0, CheckSeverity.DEGRADED.value: 1.0}
 
 
 def score(incidents: Iterable[Incident], drained: Iterable[float], now: datetime, days: float) -> float:

@@ -24,7 +24,7 @@ from opsctl.preflight.problem import (
     Check,
     LaunchRequest,
     Problem,
-    ProblemLevel,
+    ProblemSeverity,
     error,
     find_near,
     judge,
@@ -79,12 +79,12 @@ class PreflightReport:
     """The number of checks that ran."""
 
     @property
-    def counts(self) -> Counter[ProblemLevel]:
-        return Counter(problem.level for problem in self.problems)
+    def counts(self) -> Counter[ProblemSeverity]:
+        return Counter(problem.severity for problem in self.problems)
 
     def is_ok(self, *, strict: bool) -> bool:
         """Return whether there is no error and, with `strict`, no warning."""
-        return not self.counts[ProblemLevel.ERROR] and not (strict and self.counts[ProblemLevel.WARNING])
+        return not self.counts[ProblemSeverity.ERROR] and not (strict and self.counts[ProblemSeverity.WARNING])
 
 
 def check_train(context: PreflightContext, file: Path, allow: Sequence[str] = ()) -> PreflightReport:
@@ -254,9 +254,9 @@ def find_allowances(train: TrainSettings, options: Sequence[str]) -> dict[str, s
 
 def _allow(problem: Problem, origin: str) -> Problem:
     """Return the problem; an error that `origin` allows as a warning."""
-    if not origin or problem.level is not ProblemLevel.ERROR:
+    if not origin or problem.severity is not ProblemSeverity.ERROR:
         return problem
-    return replace(problem, level=ProblemLevel.WARNING, allowed=origin)
+    return replace(problem, severity=ProblemSeverity.WARNING, allowed=origin)
 
 
 def list_allowed(problems: Iterable[Problem]) -> tuple[Allowed, ...]:

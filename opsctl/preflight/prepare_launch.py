@@ -20,7 +20,7 @@ from opsctl.launch.train_arrays import TrainArrays
 from opsctl.launch.train_paths import load_resolved
 from opsctl.nodes.exclusions import Exclusion, Exclusions
 from opsctl.preflight.check_train import PreflightContext, find_why_it_must_pass, list_allowed, list_problems
-from opsctl.preflight.problem import Problem, ProblemLevel
+from opsctl.preflight.problem import Problem, ProblemSeverity
 from opsctl.settings.loader import TrainSettings
 from opsctl.state import run_dir
 from opsctl.state.run_dir import RunDir
@@ -124,7 +124,7 @@ def prepare_train(
 
 def refuse_errors(where: str, problems: Sequence[Problem], refusals: Sequence[str], *, hint: str = "") -> None:
     """Raise ConfigError with all errors and `refusals`, if there are any."""
-    errors = [problem for problem in problems if problem.level is ProblemLevel.ERROR]
+    errors = [problem for problem in problems if problem.severity is ProblemSeverity.ERROR]
     texts = [*map(_describe, errors), *refusals]
     allowable = sorted({problem.check for problem in errors if not find_why_it_must_pass(problem.check)})
     advice = f"opsctl preflight {where} shows the source of each check"
@@ -137,7 +137,7 @@ def refuse_errors(where: str, problems: Sequence[Problem], refusals: Sequence[st
 
 def show_warnings(train: str, problems: Sequence[Problem], warn: Callable[[str], None]) -> None:
     for problem in problems:
-        if problem.level is ProblemLevel.WARNING:
+        if problem.severity is ProblemSeverity.WARNING:
             allowed = f" (an error, allowed by {problem.allowed})" if problem.allowed else ""
             warn(f"{train}: warning{allowed}: {_describe(problem)}")
 

@@ -23,7 +23,7 @@ GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d+)", re.ASCII)
 """The value of an #SBATCH option that asks for GPUs of a node: `gpu:a100:4`, `a100:4`, `4`."""
 
 
-class ProblemLevel(StrEnum):
+class ProblemSeverity(StrEnum):
     """An ERROR prevents the launch; a WARNING fails `opsctl preflight --strict`."""
 
     ERROR = "error"
@@ -39,7 +39,7 @@ Fact = str | int | float | tuple[str, ...] | None
 class Problem:
     """One mistake, or one fact worth knowing."""
 
-    level: ProblemLevel
+    severity: ProblemSeverity
     kind: str
     """The name of the check and of the problem in checks.toml, such as `partition.down`."""
     facts: Mapping[str, Fact] = field(hash=False)
@@ -142,15 +142,15 @@ Check = Callable[[LaunchRequest, Facts], Iterator[Problem]]
 
 
 def error(kind: str, /, **facts: Fact) -> Problem:
-    return Problem(level=ProblemLevel.ERROR, kind=kind, facts=facts)
+    return Problem(severity=ProblemSeverity.ERROR, kind=kind, facts=facts)
 
 
 def warning(kind: str, /, **facts: Fact) -> Problem:
-    return Problem(level=ProblemLevel.WARNING, kind=kind, facts=facts)
+    return Problem(severity=ProblemSeverity.WARNING, kind=kind, facts=facts)
 
 
 def note(kind: str, /, **facts: Fact) -> Problem:
-    return Problem(level=ProblemLevel.NOTE, kind=kind, facts=facts)
+    return Problem(severity=ProblemSeverity.NOTE, kind=kind, facts=facts)
 
 
 def error_if(is_certain: bool, kind: str, /, **facts: Fact) -> Problem:  # noqa: FBT001 (reads as a condition)
@@ -171,4 +171,4 @@ def judge(checks: Iterable[Check], request: LaunchRequest, facts: Facts) -> list
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
     """Return errors first, then warnings, then notes."""
-    return sorted(problems, key=lambda problem: list(ProblemLevel).index(problem.level))
+    return sorted(problems, key=lambda problem: list(ProblemSeverity).index(problem.severity))

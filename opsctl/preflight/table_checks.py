@@ -25,7 +25,7 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.checkpoints.trainer_command.shell import split_command
 from opsctl.preflight.estimates import estimate_step, least_step_s
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, read_table
+from opsctl.preflight.problem import LaunchRequest, Problem, ProblemSeverity, read_table
 from opsctl.preflight.recipe import RECIPE_FIELDS, Recipe
 from opsctl.preflight.trainer_settings import find_launcher, parse_whole, spell
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
@@ -52,8 +52,8 @@ class TableCheck:
         for problem, row in read_table()[self.name].items():
             has_condition = isinstance(row, dict) and "when" in row
             if has_condition and programs & set(row.get("of", programs)) and evaluate(row["when"], names.look_up):
-                level = _find_level(request, row)
-                yield Problem(level=level, kind=f"{self.name}.{problem}", facts=names.fill(row))
+                severity = _find_severity(request, row)
+                yield Problem(severity=severity, kind=f"{self.name}.{problem}", facts=names.fill(row))
 
 
 def list_programs(request: LaunchRequest, launcher: str) -> Iterator[str]:
@@ -67,14 +67,14 @@ def list_programs(request: LaunchRequest, launcher: str) -> Iterator[str]:
     yield launcher
 
 
-def _find_level(request: LaunchRequest, row: Mapping[str, Any]) -> ProblemLevel:
-    """Return the level of a problem. What a trainer refuses is an error if its settings are certain."""
-    if "level" in row:
-        return ProblemLevel(row["level"])
+def _find_severity(request: LaunchRequest, row: Mapping[str, Any]) -> ProblemSeverity:
+    """Return the severity of a problem. What a trainer refuses is an error if its settings are certain."""
+    if "severity" in row:
+        return ProblemSeverity(row["severity"])
     recipe = request.recipe
     options = {spell(name) for name in list_names(row["when"])} & recipe.options.keys()
     is_certain = request.is_certain and (recipe.is_embedded or options <= recipe.flags.keys())
-    return ProblemLevel.ERROR if is_certain else ProblemLevel.WARNING
+    return ProblemSeverity.ERROR if is_certain else ProblemSeverity.WARNING
 
 
 def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callable[[], Value]]:

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from opsctl.settings.field_types import SettingsTable, must
+from opsctl.settings.field_types import OLD_SEVERITY, SettingsTable, must
 
 VARIABLE = re.compile(r"\$\w+", re.ASCII)
 PLACEHOLDER = r"\{\{\s*(\w+)\s*\}\}"
 _SLACK_ID = re.compile(r"[CGD][A-Z0-9]{6,}", re.ASCII)
-WEBHOOK_FIELDS = ("id", "thread", "at", "level", "subject", "body")
+WEBHOOK_FIELDS = ("id", "thread", "at", "severity", "subject", "body")
 
 
 def _check_secret(value: object) -> object:
@@ -203,7 +203,7 @@ class WebhookTable(SecretTable):
 
     @model_validator(mode="after")
     def _template_is_json(self) -> Self:
-        if unknown := set(re.findall(PLACEHOLDER, self.template)) - set(WEBHOOK_FIELDS):
+        if unknown := set(re.findall(PLACEHOLDER, self.template)) - {*WEBHOOK_FIELDS, OLD_SEVERITY}:
             raise ValueError(f"template: no field {', '.join(sorted(unknown))}; there are {', '.join(WEBHOOK_FIELDS)}")
         try:
             json.loads(re.sub(PLACEHOLDER, '""', self.template) or "{}")

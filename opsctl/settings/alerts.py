@@ -68,7 +68,7 @@ class EscalationTable(SettingsTable):
 
     after_minutes: float = Field(gt=0)
     channels: tuple[str, ...] = Field(min_length=1)
-    level: Literal["warning", "critical"] = "critical"
+    severity: Literal["warning", "critical"] = "critical"
 
 
 class PlannedSilence(SettingsTable):
@@ -95,7 +95,7 @@ class RouteTable(SettingsTable):
     """Which alerts are sent to which channels. An alert is sent to every matching route."""
 
     channels: tuple[str, ...] = Field(min_length=1)
-    level: Literal["warning", "critical"] = "warning"
+    severity: Literal["warning", "critical"] = "warning"
     trains: tuple[str, ...] = ("*",)
     keys: tuple[str, ...] = ("*",)
     quiet: Hours = ""

@@ -25,6 +25,8 @@ from opsctl.base.units import UNITS_S, convert_duration, parse_duration, parse_s
 from opsctl.settings.bounded_pattern import compile_bounded
 
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
+OLD_SEVERITY = "level"
+"""Name of `severity` in settings and templates that were written before 0.1.0."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -39,6 +41,8 @@ class SettingsTable(BaseModel):
         """Convert texts such as "90m" to the unit of their key; a number is in that unit already."""
         if not isinstance(table, dict):
             return table
+        if "severity" in cls.model_fields and "severity" not in table:
+            table = {"severity" if key == OLD_SEVERITY else key: value for key, value in table.items()}
         return {key: _to_unit(key, value) for key, value in table.items()}
 
     @classmethod

@@ -18,7 +18,7 @@ class CheckTable(SettingsTable):
     kind: Literal["log", "command", "number"]
     file: Text = ""
     pattern: Pattern = ""
-    level: Literal["warning", "critical"] = "warning"
+    severity: Literal["warning", "critical"] = "warning"
     minutes: float = Field(60, gt=0)
     command: tuple[Text, ...] = ()
     timeout_seconds: float = Field(10, gt=0, le=50)

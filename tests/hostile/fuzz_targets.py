@@ -155,7 +155,7 @@ TRAIN = (
 )
 SMI = ("nvidia-smi/*/*.xml", "nvidia-smi/*/*.txt")
 LEDGER = (
-    b'{"number": 1, "entries": {"a/b": {"key": "a/b", "level": "warning", "latest_level": "warning", "since": '
+    b'{"number": 1, "entries": {"a/b": {"key": "a/b", "severity": "warning", "latest_severity": "warning", "since": '
     b'"2026-11-22T00:00:00Z", "summary": "x"}}, "pending": [], "silences": [], "threads": {}}',
 )
 ITEM = (

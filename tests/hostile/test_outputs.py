@@ -14,7 +14,7 @@ from opsctl.alerts.channels.email import Email
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
 from opsctl.base import statements
-from opsctl.base.findings import Level, Transition
+from opsctl.base.findings import Severity, Transition
 from opsctl.cli.output import cell
 from opsctl.host.system import SystemRunner
 from opsctl.metrics.prometheus import MetricSample, exposition
@@ -35,9 +35,9 @@ attempts = pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
 
 def alert(text: str):
     finding = make_finding(
-        key="hang/tr11", level=Level.CRITICAL, summary=text, evidence=(text,), remedy=text, train="tr11"
+        key="hang/tr11", severity=Severity.CRITICAL, summary=text, evidence=(text,), remedy=text, train="tr11"
     )
-    transition = Transition(id="1.1", at=AT, finding=replace(finding, train="tr11"), before=Level.OK)
+    transition = Transition(id="1.1", at=AT, finding=replace(finding, train="tr11"), before=Severity.OK)
     return render_single(AlertTransition(transition=transition, opened=AT, was=statements.quote(text)), AlertSettings())
 
 

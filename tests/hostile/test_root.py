@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.app import build
 from opsctl.base.errors import NotTrusted
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.metrics.collect import gather
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.state import trust
@@ -41,7 +41,7 @@ def test_full_root_is_critical(full, monkeypatch):
     monkeypatch.setattr("opsctl.alerts.dispatch.ping", lambda _, kind, __: pings.append(kind.name))
     report = Watch(services=build()).cycle()
     [finding] = [finding for finding in report.findings if finding.key == "root/site"]
-    assert finding.level is Level.CRITICAL
+    assert finding.severity is Severity.CRITICAL
     assert f"the watch knows 1 train from an earlier list: {full.root}: more than 50 entries" in finding.summary
     assert "SUCCESS" not in pings
     assert any(finding.train == "tr11" for finding in report.findings)
@@ -55,7 +55,7 @@ def test_full_root_is_critical(full, monkeypatch):
         if name.startswith("x"):
             os.unlink(full.root / name)
     [finding] = [finding for finding in Watch(services=build()).cycle().findings if finding.key == "root/site"]
-    assert finding.level is Level.OK
+    assert finding.severity is Severity.OK
 
 
 def change_listed_root(site: Site, aside: Path, change: str) -> None:
@@ -65,8 +65,8 @@ def change_listed_root(site: Site, aside: Path, change: str) -> None:
     subprocess.run(["bash", "-ec", change], env={**os.environ, "root": str(site.root), "aside": str(aside)}, check=True)
 
 
-def read_levels() -> dict[str, str]:
-    return {finding.key: finding.level.value for finding in Watch(services=build()).cycle().findings}
+def read_severities() -> dict[str, str]:
+    return {finding.key: finding.severity.value for finding in Watch(services=build()).cycle().findings}
 
 
 @pytest.mark.attack("a root that is gone, or is another one, hides the trains")
@@ -77,7 +77,7 @@ def test_lost_root_is_critical(site, tmp_path, monkeypatch, change):
     monkeypatch.setattr("opsctl.alerts.dispatch.ping", lambda _, kind, __: pings.append(kind.name))
     expected = {"root/site": "critical", "train/tr11": "warning", "train/tr12": "warning"}
     for _ in range(2):  # the first cycle leaves files there, which prove nothing
-        assert read_levels().items() >= expected.items()
+        assert read_severities().items() >= expected.items()
     assert "SUCCESS" not in pings
 
 
@@ -85,9 +85,9 @@ def test_lost_root_is_critical(site, tmp_path, monkeypatch, change):
 @pytest.mark.parametrize(*read_cases(__file__, "changed"))
 def test_changed_train_is_reported(site, tmp_path, change):
     change_listed_root(site, tmp_path / "aside", change)
-    levels = read_levels()
-    assert levels["train/tr11"] == "warning"
-    assert "train/tr12" not in levels
+    severities = read_severities()
+    assert severities["train/tr11"] == "warning"
+    assert "train/tr12" not in severities
 
 
 @pytest.mark.root
@@ -101,9 +101,9 @@ def test_lost_root_of_a_user_is_alerted(site, change):
     subprocess.run(["bash", "-ec", f"mv $root $root.aside; {change}"], env={"root": str(site.root)}, check=True)
     alerted = OWNER.run(lambda: [change.finding.key for change in Watch(services=build()).cycle().transitions])
     assert "'root/site'" in alerted
-    levels = OWNER.run(read_levels)
-    assert "'root/site': 'critical'" in levels
-    assert "'train/tr11': 'warning'" in levels
+    severities = OWNER.run(read_severities)
+    assert "'root/site': 'critical'" in severities
+    assert "'train/tr11': 'warning'" in severities
 
 
 @needs_squeue
@@ -112,7 +112,7 @@ def test_lost_root_of_a_user_is_alerted(site, change):
 def test_unreadable_root_is_critical(site):
     site.owned_train()
     site.root.chmod(0o733)
-    said = OWNER.run(lambda: [f"{x.key} {x.level.value}" for x in Watch(services=build(), acts=False).cycle().findings])
+    said = OWNER.run(lambda: [f"{x.key} {x.severity}" for x in Watch(services=build(), acts=False).cycle().findings])
     assert "root/site critical" in said
     assert Watch(services=build(), trains=("tr11",), acts=False).cycle().findings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import App, build
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.cli.doctor import _root
 from opsctl.monitor.watch_cycle import Watch
 from tests.hostile.conftest import Site
@@ -27,7 +27,7 @@ def test_site_directory_is_a_directory(site, kind, tmp_path):
     {"link": lambda: path.symlink_to(tmp_path), "pipe": lambda: os.mkfifo(path)}[kind]()
     app = app_of(site)
     assert app.site_problem == f"{path}: not a directory"
-    app.alerting.ledger.record([make_finding(key="x/y", level=Level.CRITICAL, summary="x", is_certain=True)])
+    app.alerting.ledger.record([make_finding(key="x/y", severity=Severity.CRITICAL, summary="x", is_certain=True)])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -64,7 +64,7 @@ class TestUsers:
 
         def record() -> list[str]:
             app = app_of(site)
-            finding = make_finding(key="x/y", level=Level.CRITICAL, summary="x", is_certain=True)
+            finding = make_finding(key="x/y", severity=Severity.CRITICAL, summary="x", is_certain=True)
             [transition] = app.alerting.ledger.record([finding])
             app.alerting.ledger.journal("sent", id=transition.id)
             return [app.site_problem, str(app.alerting.site.path)]

@@ -18,7 +18,7 @@ from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.hostile.conftest import Site
-from tests.hostile.test_root import TRAIN, read_levels
+from tests.hostile.test_root import TRAIN, read_severities
 from tests.support.cases import read_cases
 
 
@@ -43,7 +43,7 @@ def test_damaged_file_is_reported_and_kept(site: Site, path: str, change: str) -
     subprocess.run(["bash", "-ec", change], env={**os.environ, "path": str(damaged)}, check=True)
     before = damaged.lstat().st_ino
     app = [use_state() for _ in range(2)][1]
-    assert read_levels()["files/site"] == "critical"
+    assert read_severities()["files/site"] == "critical"
     assert str(damaged.with_suffix("")) in app.history.list_unreadable()[0]
     assert before in {entry.lstat().st_ino for entry in damaged.parent.iterdir()}
     if damaged.name == "exclusions.json":
@@ -76,7 +76,7 @@ def read_state(run: RunDir) -> str:
 def test_damaged_record_is_named(site: Site, path: str, change: str) -> None:
     run = site.train("tr11")
     damage(run, run.path / path, change)
-    assert read_levels().get("files/tr11") == "critical", read_levels()
+    assert read_severities().get("files/tr11") == "critical", read_severities()
     assert read_state(run) == "unknown"
     for words in COMMANDS:
         assert f"{path}: cannot be read" in "".join(site.opsctl(*words.split()).output.split("\n")), words
@@ -88,7 +88,7 @@ def test_damaged_line_is_named(site: Site, change: str) -> None:
     run = site.train("tr11")
     [path] = run.journal.iterdir()
     damage(run, path, change)
-    assert read_levels().get("files/tr11") == "critical", read_levels()
+    assert read_severities().get("files/tr11") == "critical", read_severities()
     assert read_state(run) == "unknown"
     for words in (*COMMANDS, "audit"):
         assert str(run.journal) in "".join(site.opsctl(*words.split()).output.split("\n")), words

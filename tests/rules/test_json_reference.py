@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from opsctl.alerts.ledger_files import OpenAlert
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import Remedy, Statement, state
 from opsctl.calc.time_left import Eta
 from opsctl.cli.output import to_json
@@ -96,7 +96,7 @@ def test_page_holds_the_keys() -> None:
 
 
 def test_finding_prints_the_keys() -> None:
-    finding = Finding(key="loss/gpt", level=Level.OK, says=state("loss.none_yet", train="gpt"), train="gpt")
+    finding = Finding(key="loss/gpt", severity=Severity.OK, says=state("loss.none_yet", train="gpt"), train="gpt")
     printed = json.loads(to_json(finding))
     assert [name for name in printed if f"| `{name}` |" not in PAGE.read_text()] == []
     assert printed["says"] == {"kind": "loss.none_yet", "facts": {"train": "gpt"}, "parts": []}

@@ -9,7 +9,7 @@ from pathlib import Path
 from opsctl.alerts.channels import email, plain_text, slack
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
-from opsctl.base.findings import Level, Transition
+from opsctl.base.findings import Severity, Transition
 from opsctl.base.statements import quote, state
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alert_channels import EmailTable
@@ -36,11 +36,11 @@ def load_changes() -> list[AlertTransition]:
     changes = []
     rows = tomllib.loads((PLACE / "findings.toml").read_text())["alert"]
     for number, fields in enumerate(rows, 1):
-        before, was = Level(fields.pop("before", "ok")), fields.pop("was", "")
+        before, was = Severity(fields.pop("before", "ok")), fields.pop("was", "")
         minutes, to = fields.pop("minutes", 0), tuple(fields.pop("to", ()))
         lists = {name: tuple(fields.pop(name, ())) for name in ("evidence", "done")}
         says = state(fields.pop("kind"), **fields.pop("facts")) if "kind" in fields else None
-        finding = make_finding(**{**fields, **lists, "level": Level(fields["level"])})
+        finding = make_finding(**fields, **lists)
         finding = replace(finding, says=says) if says else finding
         transition = Transition(id=f"{number:012}.1", finding=finding, before=before, at=AT)
         changes.append(
@@ -79,7 +79,7 @@ def list_states_of_the_queue() -> Iterator[AlertTransition]:
         [finding] = [
             row for row in failures(RunDir(Path("/trains/tr11")), dated, AT, waiting=waiting) if row.key[-1] == "0"
         ]
-        before = Level.CRITICAL if end else Level.OK
+        before = Severity.CRITICAL if end else Severity.OK
         transition = Transition(id=f"{number:012}.1", finding=finding, before=before, at=AT)
         yield AlertTransition(transition=transition, opened=AT - timedelta(minutes=35 if end else 0))
 

@@ -1,6 +1,6 @@
 """Broken trains of tests/corpus/preflight: an example, changes to it and to the facts, and the expected problems.
 
-A file holds `[[case]]` tables: `name`, `of` (the example; default gpt-176b), `finds` (level, check, part of the
+A file holds `[[case]]` tables: `name`, `of` (the example; default gpt-176b), `finds` (severity, check, part of the
 message), `after`, and changes by dotted path: `[case.set]` to the train's TOML, `[case.flags]` to its command (""
 removes a flag), `[case.facts]`, and `[case.nodes]`: nodes and their state.
 """

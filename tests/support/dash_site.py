@@ -15,7 +15,7 @@ import uvicorn
 
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import Job, JobState, Limits, Node
 from opsctl.base.statements import state
 from opsctl.dash.page_access import PageAccess, Role
@@ -86,7 +86,7 @@ def make_site(place: Path, trains: tuple[str, ...] = ("tr11", "tr12"), *, steps:
 def make_alerted_site(place: Path) -> DashSite:
     """Return a site of two trains; a critical alert of the first is open."""
     site = make_site(place)
-    finding = make_finding(key="hang/tr11", level=Level.CRITICAL, train="tr11", is_certain=True)
+    finding = make_finding(key="hang/tr11", severity=Severity.CRITICAL, train="tr11", is_certain=True)
     says = state("queue.over", train="tr11", why="no step for 31 min")
     site.app.alerting.ledger.record([replace(finding, says=says)])
     return site

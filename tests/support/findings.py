@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.statements import QUOTE, Remedy, Statement, quote
 
 
-def make_finding(key: str, level: Level, summary: str = "", **fields: Any) -> Finding:
+def make_finding(key: str, severity: str, summary: str = "", **fields: Any) -> Finding:
     """Return a finding that says `summary`; `remedy`, `rollback` and `done` are texts as well."""
     train = fields.get("train", "")
     names = {"train": train} if train in re.split(r"[^\w-]+", summary) else {}
@@ -18,4 +18,4 @@ def make_finding(key: str, level: Level, summary: str = "", **fields: Any) -> Fi
         fields["fix"] = Remedy(advice=quote(remedy))
     if rollback := fields.pop("rollback", ""):
         fields["roll_back"] = quote(rollback)
-    return replace(Finding(key=key, level=level, says=quote("")), **fields)
+    return replace(Finding(key=key, severity=Severity(severity), says=quote("")), **fields)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.app import App
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.ports import Clock, Runner
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.cycle_report import CycleReport
@@ -70,9 +70,9 @@ def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", mo
     return app
 
 
-def list_transitions(report: CycleReport) -> list[tuple[str, Level]]:
-    """Return the key and the new level of each transition of a cycle."""
-    return [(transition.finding.key, transition.finding.level) for transition in report.transitions]
+def list_transitions(report: CycleReport) -> list[tuple[str, Severity]]:
+    """Return the key and the new severity of each transition of a cycle."""
+    return [(transition.finding.key, transition.finding.severity) for transition in report.transitions]
 
 
 def find_finding(report: CycleReport, key: str) -> Finding:

@@ -7,15 +7,15 @@ import apprise
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message, find_incident
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.ports import Runner
 from opsctl.settings.alert_channels import AppriseTable
 
 TYPES = {
-    Level.OK: apprise.NotifyType.SUCCESS,
-    Level.UNKNOWN: apprise.NotifyType.WARNING,
-    Level.WARNING: apprise.NotifyType.WARNING,
-    Level.CRITICAL: apprise.NotifyType.FAILURE,
+    Severity.OK: apprise.NotifyType.SUCCESS,
+    Severity.UNKNOWN: apprise.NotifyType.WARNING,
+    Severity.WARNING: apprise.NotifyType.WARNING,
+    Severity.CRITICAL: apprise.NotifyType.FAILURE,
 }
 INCIDENTS = {"pagerduty": "action=map&dedup={}", "opsgenie": "action=map&alias={}"}
 """Services with incidents, and the URL options that let RESOLVED close the incident."""
@@ -40,7 +40,7 @@ class ByUrl:
             is_sent = service.notify(
                 title=message.subject,
                 body=message.body,
-                notify_type=TYPES[message.level],
+                notify_type=TYPES[message.severity],
                 body_format=apprise.NotifyFormat.TEXT,
             )
             why = " ".join(log.getvalue().split())

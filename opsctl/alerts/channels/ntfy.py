@@ -14,18 +14,18 @@ from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import TIMEOUT_S, post_json
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.ports import Runner
 from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
 from opsctl.settings.alert_channels import NtfyTable
 from opsctl.state.files import parse_objects
 
-PRIORITIES = {Level.OK: 3, Level.UNKNOWN: 3, Level.WARNING: 3, Level.CRITICAL: 5}
+PRIORITIES = {Severity.OK: 3, Severity.UNKNOWN: 3, Severity.WARNING: 3, Severity.CRITICAL: 5}
 TAGS = {
-    Level.OK: "white_check_mark",
-    Level.UNKNOWN: "grey_question",
-    Level.WARNING: "warning",
-    Level.CRITICAL: "rotating_light",
+    Severity.OK: "white_check_mark",
+    Severity.UNKNOWN: "grey_question",
+    Severity.WARNING: "warning",
+    Severity.CRITICAL: "rotating_light",
 }
 LABELS = {"ack": "Acknowledge", "silence": "Silence 4 h", "hold": "Hold train", "release": "Release train"}
 MAX_BODY_BYTES = 3500
@@ -57,10 +57,10 @@ class Ntfy:
             "topic": self._topic,
             "title": message.subject,
             "message": message.body.encode()[:MAX_BODY_BYTES].decode(errors="ignore"),
-            "priority": PRIORITIES[message.level],
-            "tags": [TAGS[message.level]],
+            "priority": PRIORITIES[message.severity],
+            "tags": [TAGS[message.severity]],
         }
-        if self._answer_topic and message.level is not Level.OK:
+        if self._answer_topic and message.severity is not Severity.OK:
             fields["actions"] = [self._make_button(word, message) for word in self._table.buttons]
         headers = _authorize(self._token)
         post_json(self._address, json.dumps(fields), headers=headers, timeout=TIMEOUT_S, hide=self._hide)

@@ -11,6 +11,7 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
 from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address, read_retry_after_s
 from opsctl.settings.alert_channels import PLACEHOLDER, WebhookTable
+from opsctl.settings.field_types import OLD_SEVERITY
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1000
@@ -79,10 +80,11 @@ def fill(template: str, message: Message) -> str:
         "id": message.id,
         "thread": message.root,
         "at": message.at.isoformat(),
-        "level": message.level.value,
+        "severity": message.severity.value,
         "subject": message.subject,
         "body": message.body,
     }
     if not template:
         return json.dumps(fields)
+    fields[OLD_SEVERITY] = fields["severity"]
     return re.sub(PLACEHOLDER, lambda match: json.dumps(fields[match[1]]), template)

@@ -11,7 +11,7 @@ from opsctl.base.ports import Answer, Clock
 from opsctl.base.units import format_duration
 from opsctl.launch.render import templates_dir
 from opsctl.nodes.collective_test.node_search import Group, SearchResult, search, tournament
-from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity, Health, Verdict
 from opsctl.nodes.remote.fanout import Fanout, merge_objects
 
 RENDEZVOUS_PORTS = range(10_000, 20_000)
@@ -194,8 +194,8 @@ class CollectiveTest:
 
     def verdict(self, node: str, health: Health, evidence: str = "", *, by: str = "", remedy: str = "") -> Verdict:
         """Return a verdict of the check `test-nodes`, without a result where there is no evidence."""
-        severities = {Health.FAULTY: Severity.FAULTY, Health.DEGRADED: Severity.DEGRADED}
-        severity = severities.get(health, Severity.UNKNOWN)
+        severities = {Health.FAULTY: CheckSeverity.FAULTY, Health.DEGRADED: CheckSeverity.DEGRADED}
+        severity = severities.get(health, CheckSeverity.UNKNOWN)
         result = CheckResult(severity, evidence, remedy, check="test-nodes")
         return Verdict(node=node, health=health, results=(result,) if evidence else (), at=self.clock.now(), by=by)
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from functools import partial
 
-from opsctl.nodes.health.node_state import CheckResult, Severity
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity
 
 Results = Iterator[CheckResult]
 
-faulty = partial(CheckResult, Severity.FAULTY)
-degraded = partial(CheckResult, Severity.DEGRADED)
-note = partial(CheckResult, Severity.NOTE)
-unknown = partial(CheckResult, Severity.UNKNOWN)
+faulty = partial(CheckResult, CheckSeverity.FAULTY)
+degraded = partial(CheckResult, CheckSeverity.DEGRADED)
+note = partial(CheckResult, CheckSeverity.NOTE)
+unknown = partial(CheckResult, CheckSeverity.UNKNOWN)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from opsctl.base.tables import read_package_table
-from opsctl.nodes.health.node_state import Severity
+from opsctl.nodes.health.node_state import CheckSeverity
 
 NONE = "none"
 """Severity of lines that later rows must not match."""
@@ -17,7 +17,7 @@ OTHER_XID = "gpu-xid-other"
 XID_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
 RECOVERY_CHANGE = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
 RECOVERY_ACTIONS = {
-    word: Severity(row) if row else None for word, row in read_package_table("nodes/health/recovery.toml").items()
+    word: CheckSeverity(row) if row else None for word, row in read_package_table("nodes/health/recovery.toml").items()
 }
 """Severity by the words of several nvidia-smi versions for NVML's GPU recovery action."""
 _PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})", re.ASCII)
@@ -79,7 +79,7 @@ def is_fatal(text: str) -> bool:
     return _FATAL.search(text) is not None
 
 
-def find_requested(text: str) -> Severity | None:
+def find_requested(text: str) -> CheckSeverity | None:
     """Return the severity of the action that an Xid 154 requests; None for no action and for an unknown one."""
     change = RECOVERY_CHANGE.search(text)
     return RECOVERY_ACTIONS.get(change[1].lower()) if change else None

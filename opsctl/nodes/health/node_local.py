@@ -20,7 +20,7 @@ from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Answer, Clock, Runner, TimedOut
 from opsctl.base.tables import parse_toml
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, Health, NodeBaseline, Severity, Verdict
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, CheckSeverity, Health, NodeBaseline, Verdict
 from opsctl.nodes.health.snapshot import parse, render_script
 from opsctl.nodes.health.verdict import judge
 from opsctl.settings.thresholds import DEFAULTS, Thresholds
@@ -91,12 +91,12 @@ def report(verdict: Verdict, *, only_faulty: bool = False, verbose: bool = False
     else:
         for result in verdict.evidence:  # as NHC prints failed checks, the worst first
             print(f"ERROR:  opsctl:  Health check failed:  {result.check}:  {_render(result)}")
-        shown = {Severity.NOTE, Severity.UNKNOWN} if verbose else set()
+        shown = {CheckSeverity.NOTE, CheckSeverity.UNKNOWN} if verbose else set()
         for result in verdict.results:
             if result.severity in shown:
                 print(f"{result.severity.value}: {result.check}: {_render(result)}")
     if verdict.health is Health.UNKNOWN:
-        unknown = [result.check for result in verdict.results if result.severity is Severity.UNKNOWN]
+        unknown = [result.check for result in verdict.results if result.severity is CheckSeverity.UNKNOWN]
         print(f"opsctl: {verdict.node} is neither healthy nor bad: unknown: {', '.join(unknown)}", file=sys.stderr)
     failing = {Health.FAULTY} if only_faulty else {Health.FAULTY, Health.DEGRADED}
     return FAILED if verdict.health in failing else HEALTHY

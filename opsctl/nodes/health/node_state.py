@@ -9,7 +9,7 @@ from enum import StrEnum
 from opsctl.settings.thresholds import DEFAULTS, Thresholds
 
 
-class Severity(StrEnum):
+class CheckSeverity(StrEnum):
     """The severity of a check result. Only FAULTY and DEGRADED are evidence against a node."""
 
     FAULTY = "faulty"
@@ -31,7 +31,7 @@ class Health(StrEnum):
 class CheckResult:
     """One result of a check. A check without results found no problem."""
 
-    severity: Severity
+    severity: CheckSeverity
     evidence: str
     """One line, with the figures."""
     remedy: str = ""
@@ -56,8 +56,8 @@ class Verdict:
     @property
     def evidence(self) -> list[CheckResult]:
         """Return the faulty and degraded results, the worst first."""
-        bad = [result for result in self.results if result.severity in {Severity.FAULTY, Severity.DEGRADED}]
-        return sorted(bad, key=lambda result: result.severity is not Severity.FAULTY)
+        bad = [result for result in self.results if result.severity in {CheckSeverity.FAULTY, CheckSeverity.DEGRADED}]
+        return sorted(bad, key=lambda result: result.severity is not CheckSeverity.FAULTY)
 
     @property
     def is_bad(self) -> bool:

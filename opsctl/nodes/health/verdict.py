@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from opsctl.nodes.health.checks import CHECKS
-from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Health, NodeSnapshot, Severity, Verdict
+from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, CheckSeverity, Health, NodeSnapshot, Verdict
 
 
 def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
@@ -24,7 +24,7 @@ def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
 
 def _run_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckResult]:
     if snapshot.problem:
-        yield CheckResult(Severity.UNKNOWN, snapshot.problem, "opsctl exec -w NODE uptime", check="reach")
+        yield CheckResult(CheckSeverity.UNKNOWN, snapshot.problem, "opsctl exec -w NODE uptime", check="reach")
     if snapshot.sections:
         for name, check in CHECKS.items():
             for result in check(snapshot, check_input):
@@ -33,14 +33,14 @@ def _run_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[Che
 
 def _decide_health(results: Sequence[CheckResult], snapshot: NodeSnapshot, check_input: CheckInput) -> Health:
     severities = {result.severity for result in results}
-    if Severity.FAULTY in severities:
+    if CheckSeverity.FAULTY in severities:
         return Health.FAULTY
-    if Severity.DEGRADED in severities:
+    if CheckSeverity.DEGRADED in severities:
         return Health.DEGRADED
     blind = [
         result
         for result in results
-        if result.severity is Severity.UNKNOWN and result.check not in check_input.site.may_be_unknown
+        if result.severity is CheckSeverity.UNKNOWN and result.check not in check_input.site.may_be_unknown
     ]
     return Health.UNKNOWN if blind or snapshot.problem else Health.HEALTHY
 

@@ -48,4 +48,4 @@ CHECKS: dict[str, Check] = {
     **_by_table("processor"),
     **_by_name(nodes.versions, files.unread, nodes.unknown),
 }
-"""The checks, in the order in which problems of the same level are reported."""
+"""The checks, in the order in which problems of the same severity are reported."""

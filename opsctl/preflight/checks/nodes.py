@@ -13,7 +13,7 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.calc.gpu_memory import LIKELY, StageMemory
 from opsctl.preflight.estimates import memory_model
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Fact, LaunchRequest, Problem, ProblemLevel, error_if, note, warning
+from opsctl.preflight.problem import Fact, LaunchRequest, Problem, ProblemSeverity, error_if, note, warning
 from opsctl.trainer.rank_layout import check_layout
 
 SHM_BYTES_PER_RANK = 2**30
@@ -67,7 +67,7 @@ def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         for version in sorted(installed):
             wanted = row.get("with", {}).items()
             if version and _within(version, row) and wanted <= request.train.environment.items():
-                problem = note if row["level"] == ProblemLevel.NOTE else warning
+                problem = note if row["severity"] == ProblemSeverity.NOTE else warning
                 sentences = {key: row[key] for key in ("says", "source", "remedy")}
                 yield problem("versions.known", software=row["of"], version=version, **sentences)
 

@@ -19,7 +19,7 @@ READABLE = 0o044
 """Permission bits of the group and of others."""
 
 
-class SecurityLevel(StrEnum):
+class SecuritySeverity(StrEnum):
     """UNSAFE fails `opsctl doctor --security`; UNKNOWN could not be checked."""
 
     OK = "ok"
@@ -32,22 +32,22 @@ class SecurityFinding:
     """One check of one thing."""
 
     check: str
-    level: SecurityLevel
+    severity: SecuritySeverity
     result: str
     repair: str = ""
     """The command that repairs an unsafe thing, quoted for the shell."""
 
 
 def ok(check: str, result: str) -> SecurityFinding:
-    return SecurityFinding(check, SecurityLevel.OK, result)
+    return SecurityFinding(check, SecuritySeverity.OK, result)
 
 
 def unsafe(check: str, result: str, repair: str) -> SecurityFinding:
-    return SecurityFinding(check, SecurityLevel.UNSAFE, result, repair)
+    return SecurityFinding(check, SecuritySeverity.UNSAFE, result, repair)
 
 
 def unknown(check: str, result: str, repair: str = "") -> SecurityFinding:
-    return SecurityFinding(check, SecurityLevel.UNKNOWN, result, repair)
+    return SecurityFinding(check, SecuritySeverity.UNKNOWN, result, repair)
 
 
 def label(check: str, found: SecurityFinding, *, what: str = "") -> SecurityFinding:

@@ -14,7 +14,7 @@ from typing import Any
 
 from opsctl.alerts.dispatch import list_undelivered
 from opsctl.app import build
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest
@@ -99,7 +99,7 @@ def armed(switch: Switch) -> Callable[[Place], None]:
 def raise_alert(place: Place) -> None:
     """People were told of something, so that there is something to acknowledge."""
     alerting = build(place.site).alerting
-    alerting.ledger.record([make_finding(key="hang/t", level=Level.CRITICAL, summary="t hangs", train="t")])
+    alerting.ledger.record([make_finding(key="hang/t", severity=Severity.CRITICAL, summary="t hangs", train="t")])
 
 
 # --- alerts, at real servers

@@ -297,9 +297,9 @@ class Soak:
         problems = answer.get("problems", [])
         self.figures.problems.update(problem.replace(place, "").partition("~")[0] for problem in problems)
         for transition in answer.get("transitions", []):
-            key, level, summary = transition["key"], transition["after"], transition["summary"]
-            self._note(self.figures.cycles, f"alerted {key}: {transition['before']} -> {level}: {summary}")
-            if level == "warning" and summary.endswith("Kill task failed"):
+            key, severity, summary = transition["key"], transition["after"], transition["summary"]
+            self._note(self.figures.cycles, f"alerted {key}: {transition['before']} -> {severity}: {summary}")
+            if severity == "warning" and summary.endswith("Kill task failed"):
                 self._expect_drain(key)
 
     def _expect_drain(self, key: str) -> None:
@@ -317,10 +317,10 @@ class Soak:
 
     def _count(self, answer: dict[str, Any]) -> None:
         self._judge(answer)
-        levels = answer.get("open", {})
+        severities = answer.get("open", {})
         for open in self.open:
-            open.is_recorded |= levels.get(open.trouble.key) == open.trouble.word.lower()
-        self.outage.is_recorded |= "slurm/site" in levels
+            open.is_recorded |= severities.get(open.trouble.key) == open.trouble.word.lower()
+        self.outage.is_recorded |= "slurm/site" in severities
         figures = self.figures
         figures.cycles += 1
         if "died" not in answer:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from opsctl.alerts.ledger import summarize
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
@@ -43,12 +43,12 @@ def cycle(watching: Watch) -> dict[str, object]:
         report = watching.cycle()
     except BaseException:  # noqa: BLE001 (the answer must hold every cause)
         return {"died": traceback.format_exc()}
-    entries = watching.services.alerting.ledger.levels()
+    entries = watching.services.alerting.ledger.entries()
     transitions = [summarize(transition) for transition in report.transitions]
     failed = [finding.summary for finding in report.findings if "a bug in opsctl" in finding.summary]
     wrong = [reconciled.error for reconciled in report.reconciled if reconciled.error]
     return {
-        "open": {key: entry.level for key, entry in entries.items() if entry.level is not Level.OK},
+        "open": {key: entry.severity for key, entry in entries.items() if entry.severity is not Severity.OK},
         "transitions": transitions,
         "problems": [*report.problems, *wrong],
         "bugs": failed,

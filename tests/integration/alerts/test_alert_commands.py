@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.app import build
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from tests.support.cases import read_cases, read_table
 from tests.support.findings import make_finding
 
@@ -33,8 +33,8 @@ class Shell:
         assert done.returncode == code, done.stderr
         return done.stdout if code == 0 else done.stdout + done.stderr
 
-    def see(self, level):
-        finding = make_finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
+    def see(self, severity):
+        finding = make_finding(key="hang/gpt", severity=severity, summary="no step for 30 min", train="gpt")
         return build(self.site).alerting.ledger.record([finding])
 
 
@@ -54,27 +54,27 @@ def test_nothing_is_open(shell):
 
 
 def test_open_alert_is_listed_with_its_acknowledgement(shell):
-    shell.see(Level.CRITICAL)
+    shell.see(Severity.CRITICAL)
     shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "on it")
     line = shell.opsctl("alerts", "list").splitlines()[1]
     assert line.split()[:2] == ["hang/gpt", "critical"]
     assert "no step for 30 min" in line
     assert ": on it" in line
     [entry] = json.loads(shell.opsctl("alerts", "list", "--json"))["open"]
-    assert (entry["key"], entry["level"], entry["acknowledged"]["reason"]) == ("hang/gpt", "critical", "on it")
+    assert (entry["key"], entry["severity"], entry["acknowledged"]["reason"]) == ("hang/gpt", "critical", "on it")
 
 
 def test_silence_is_listed_effective_and_ended(shell):
     output = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--reason", "maintenance")
     assert output.startswith("hang/*: silenced until ")
-    assert shell.see(Level.CRITICAL) == []
+    assert shell.see(Severity.CRITICAL) == []
     assert ": maintenance\n" in shell.opsctl("alerts", "list")
     assert shell.opsctl("alerts", "silence", "hang/*", "--end") == "hang/*: no longer silenced\n"
-    assert len(shell.see(Level.CRITICAL)) == 1
+    assert len(shell.see(Severity.CRITICAL)) == 1
 
 
 def test_dry_run_changes_nothing(shell):
-    shell.see(Level.CRITICAL)
+    shell.see(Severity.CRITICAL)
     shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance", "--dry-run")
     assert shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", "--dry-run").startswith("hang/gpt: would be ack")
     listed = json.loads(shell.opsctl("alerts", "list", "--json"))
@@ -121,7 +121,7 @@ def test_alerts_test_works_on_a_new_site(shell):
 
 
 def test_undelivered_alert_is_listed(shell):
-    shell.see(Level.CRITICAL)
+    shell.see(Severity.CRITICAL)
     dispatch.send_alerts(build(shell.site).alerting)
     assert (
         "not delivered yet by mail: [opsctl] CRITICAL: gpt: no step for 30 min "
@@ -165,7 +165,7 @@ def test_exposed_secret_is_reported_once_and_used(shell, tmp_path):
 def test_alert_is_shown_with_its_evidence(shell):
     evidence = tuple(f"line {number}" for number in range(9))
     finding = make_finding(
-        key="hang/gpt", level=Level.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7"
+        key="hang/gpt", severity=Severity.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7"
     )
     build(shell.site).alerting.ledger.record([finding])
     shown = shell.opsctl("alerts", "show", "hang/gpt")
@@ -181,7 +181,7 @@ def test_duty_needs_a_roster_and_shows_the_shifts(shell):
 
 
 def test_digest_is_printed_and_sent(shell):
-    shell.see(Level.CRITICAL)
+    shell.see(Severity.CRITICAL)
     assert "no step for 30 min (hang/gpt)" in shell.opsctl("digest")
     assert shell.opsctl("digest").startswith("# [opsctl] Digest since ")
     assert json.loads(shell.opsctl("digest", "--json"))["trains"] == []
@@ -200,7 +200,7 @@ def test_silence_in_advance_is_listed_with_its_begin(shell):
 
 
 def test_accepted_level_is_journalled_and_remembered(shell):
-    finding = make_finding(key="throughput/gpt", level=Level.CRITICAL, summary="38 % slower", train="gpt")
+    finding = make_finding(key="throughput/gpt", severity=Severity.CRITICAL, summary="38 % slower", train="gpt")
     build(shell.site).alerting.ledger.record([finding])
     argv = ("alerts", "accept", "throughput/gpt", "--reason", "a smaller batch")
     assert json.loads(shell.opsctl(*argv, "--dry-run", "--json"))["dry_run"]
@@ -216,6 +216,6 @@ def test_accepted_level_is_journalled_and_remembered(shell):
 
 
 def test_alert_without_a_level_is_not_accepted(shell):
-    shell.see(Level.CRITICAL)
+    shell.see(Severity.CRITICAL)
     error = shell.opsctl("alerts", "accept", "hang/gpt", "--reason", "on it", code=2)
     assert "hang/gpt: has no level to accept" in error

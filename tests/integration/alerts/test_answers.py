@@ -62,7 +62,7 @@ def set_thread(web, *replies, reactions=()):
 def test_reply_in_the_thread_acknowledges_and_is_confirmed(slack, web):
     set_thread(web, {"user": "U0ANNA", "text": "Ack, on my way"})
     assert answer(slack) == (["anna by team: hang/gpt acknowledged"], [])
-    acknowledged = slack.ledger.levels()["hang/gpt"].acknowledged
+    acknowledged = slack.ledger.entries()["hang/gpt"].acknowledged
     assert (acknowledged.by, acknowledged.reason) == ("anna by team", "on my way")
     dispatch.send_alerts(slack.alerting)
     confirmed = json.loads(web.requests[-1][2])
@@ -88,7 +88,7 @@ def test_reaction_acknowledges(slack, web):
 def test_only_words_of_listed_people_count(slack, web, row, kinds):
     set_thread(web, row)
     assert answer(slack) == ([], [])
-    assert slack.ledger.levels()["hang/gpt"].acknowledged is None
+    assert slack.ledger.entries()["hang/gpt"].acknowledged is None
     assert ("answer-refused" in read_kinds(slack)) is kinds
 
 
@@ -170,7 +170,7 @@ def test_forged_or_automatic_reply_does_nothing(mail, mail_server, imap_port):
     reply(imap_port, alert.replace("@", "0@"), "ack", id="forged")
     reply(imap_port, alert, "ack", id="vacation", more="Auto-Submitted: auto-replied\n")
     assert answer(mail) == ([], [])
-    assert mail.ledger.levels()["hang/gpt"].acknowledged is None
+    assert mail.ledger.entries()["hang/gpt"].acknowledged is None
 
 
 def test_wrong_password_is_reported_without_showing_it(mail, imap_port, tmp_path):

@@ -50,7 +50,7 @@ def test_alert_by_ntfy_has_title_text_and_buttons(world, ntfy):
 def test_button_acknowledges_once_and_is_confirmed(world, ntfy):
     press(buttons(ntfy)["Acknowledge"])
     assert answer(world) == (["anna by anna-phone: hang/gpt acknowledged"], [])
-    assert world.ledger.levels()["hang/gpt"].acknowledged.by == "anna by anna-phone"
+    assert world.ledger.entries()["hang/gpt"].acknowledged.by == "anna by anna-phone"
     dispatch.send_alerts(world.alerting)
     confirmed = ntfy.topics["alerts-anna"][-1]
     assert "anna: hang/gpt acknowledged" in confirmed["title"]
@@ -135,7 +135,7 @@ def test_acknowledged_incident_acknowledges_the_alert(pager, web):
     web.answers = [acknowledged_by(ANNA)]
     assert answer(pager) == (["anna by pager: hang/gpt acknowledged"], [])
     path, headers, _ = web.requests[0]
-    incident = pager.ledger.levels()["hang/gpt"].incident
+    incident = pager.ledger.entries()["hang/gpt"].incident
     assert path == f"/incidents?incident_key={incident}&statuses[]=acknowledged&limit=5"
     assert headers["Authorization"] == "Token token=y_NbAkKc66ryYTWUXYEu"
     web.requests.clear()
@@ -156,7 +156,7 @@ def test_acknowledged_incident_acknowledges_the_alert(pager, web):
 def test_nobody_who_is_listed_acknowledged(pager, web, response):
     web.answers = [response]
     assert answer(pager) == ([], [])
-    assert pager.ledger.levels()["hang/gpt"].acknowledged is None
+    assert pager.ledger.entries()["hang/gpt"].acknowledged is None
 
 
 def test_wrong_token_is_reported_without_the_token(pager, web):

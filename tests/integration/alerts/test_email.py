@@ -9,13 +9,13 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.channels.email import Email
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alert_channels import EmailTable
 from tests.integration.alerts.conftest import MailServer, read_kinds, serving
 from tests.unit.alerts.conftest import Clock
 
-MESSAGE = Message(id="abc.1", root="abc.1", at=Clock().now(), level=Level.CRITICAL, subject="größer", body="ß\n.\n")
+MESSAGE = Message(id="a.1", root="a.1", at=Clock().now(), severity=Severity.CRITICAL, subject="größer", body="ß\n.\n")
 GREETING = ("220 server", "250 server", "250 OK", "250 OK", "354 go on")
 """The answers up to the text of the mail."""
 

@@ -10,7 +10,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.alerts.outbox import Outbox
 from opsctl.base.errors import RunDirError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from tests.integration.alerts.conftest import read_kinds
 from tests.support.mounts import mounting
 from tests.unit.alerts.conftest import World, finding
@@ -70,11 +70,11 @@ def test_full_disk_does_not_stop_its_own_alert(world, small_disk, out):
     fill(small_disk)
     run_cycles(world, "CCC")
     assert read_subjects(out) == [CRITICAL]
-    assert world.ledger.levels()["hang/gpt"].level is Level.CRITICAL
+    assert world.ledger.entries()["hang/gpt"].severity is Severity.CRITICAL
     (small_disk / "filler").unlink()
     run_cycles(world, "C..")
     assert read_subjects(out) == [CRITICAL, RESOLVED]
-    assert world.ledger.levels()["hang/gpt"].level is Level.OK
+    assert world.ledger.entries()["hang/gpt"].severity is Severity.OK
     assert not (world.spare.alerts / "ledger.json").exists()
 
 
@@ -190,7 +190,7 @@ def test_death_between_outbox_and_ledger_doubles_nothing(world, out, monkeypatch
 
 
 def test_death_while_filling_the_outbox_loses_nothing(world, out, monkeypatch):
-    world.ledger.record([finding(Level.CRITICAL, f"hang/{n}", train=f"t{n}") for n in range(4)])
+    world.ledger.record([finding(Severity.CRITICAL, f"hang/{n}", train=f"t{n}") for n in range(4)])
     put, count = Outbox.put, []
 
     def put_two_and_die(self, item):
@@ -237,8 +237,8 @@ def test_death_after_recorded_delivery_sends_once(world, out, monkeypatch):
 
 
 def test_storm_and_its_end_are_one_message_each(world, out):
-    for level in (Level.CRITICAL, Level.OK):
-        world.ledger.record([finding(level, f"hang/{n:02}") for n in range(50)])
+    for severity in (Severity.CRITICAL, Severity.OK):
+        world.ledger.record([finding(severity, f"hang/{n:02}") for n in range(50)])
         dispatch.send_alerts(world.alerting)
     counts = [subject.partition(";")[0] for subject in read_subjects(out)]
     assert counts == ["[opsctl] 50 alerts at once: 50 CRITICAL", "[opsctl] 50 alerts at once: 50 RESOLVED"]
@@ -246,16 +246,16 @@ def test_storm_and_its_end_are_one_message_each(world, out):
 
 @pytest.mark.parametrize(("changes", "messages"), [(9, 9), (10, 1)])
 def test_ten_changes_are_a_storm(world, out, changes, messages):
-    world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}", train=f"t{n}") for n in range(changes)])
+    world.ledger.record([finding(Severity.CRITICAL, f"hang/{n:02}", train=f"t{n}") for n in range(changes)])
     dispatch.send_alerts(world.alerting)
     assert len(read_subjects(out)) == messages
 
 
 def test_end_of_a_stormy_alert_is_sent_in_its_thread(site, by_mail, mail_server):
     world = site({"mail": by_mail})
-    world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}") for n in range(50)])
+    world.ledger.record([finding(Severity.CRITICAL, f"hang/{n:02}") for n in range(50)])
     dispatch.send_alerts(world.alerting)
-    world.ledger.record([finding(Level.OK, "hang/07")])
+    world.ledger.record([finding(Severity.OK, "hang/07")])
     dispatch.send_alerts(world.alerting)
     assert mail_server.mails[1][0]["In-Reply-To"] == mail_server.ids[0]
 

@@ -9,7 +9,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels import CHANNELS
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from tests.unit.alerts.conftest import finding
 
 TRAINS, CYCLES = 6, 80
@@ -49,9 +49,9 @@ def test_only_interrupted_deliveries_come_twice(site, monkeypatch, seed):
     chance, transitions = random.Random(seed), []
     for _ in range(CYCLES):
         Weather.is_down = chance.random() < 0.1
-        levels = chance.choices([Level.OK, Level.CRITICAL, Level.WARNING, Level.UNKNOWN], [6, 2, 2, 1], k=TRAINS)
+        severities = chance.choices(list(Severity), [6, 1, 2, 2], k=TRAINS)
         transitions += world.ledger.record(
-            [finding(level, f"hang/{n}", train=f"t{n}") for n, level in enumerate(levels)]
+            [finding(severity, f"hang/{n}", train=f"t{n}") for n, severity in enumerate(severities)]
         )
         if chance.random() < 0.9:  # else the process died before it sent alerts
             dispatch.send_alerts(world.alerting)

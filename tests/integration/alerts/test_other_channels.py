@@ -13,14 +13,14 @@ from opsctl.alerts.channels.heartbeat_url import PingKind, fetch
 from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.alert_people import list_train_pings
 from opsctl.settings.alert_channels import AppriseTable, FileTable, WebhookTable
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import Clock, finding
 
-MESSAGE = Message(id="abc.2", root="abc.1", at=Clock().now(), level=Level.OK, subject="it runs", body="task 4\n")
+MESSAGE = Message(id="abc.2", root="abc.1", at=Clock().now(), severity=Severity.OK, subject="it runs", body="task 4\n")
 
 
 def by_url(url):
@@ -169,9 +169,9 @@ def test_plain_ping_has_neither_start_nor_text(site, web):
 def test_every_train_has_its_own_ping(site, web):
     world = site({}, ping_train_url=f"{web.url}/{{train}}")
     findings = [
-        finding(Level.OK, train="a", summary="step 7"),
-        finding(Level.CRITICAL, train="b", summary="b hangs"),
-        finding(Level.UNKNOWN, train="c"),
+        finding(Severity.OK, train="a", summary="step 7"),
+        finding(Severity.CRITICAL, train="b", summary="b hangs"),
+        finding(Severity.UNKNOWN, train="c"),
     ]
     for _, send in list_train_pings(world.alerting, "abc", findings):
         send()
@@ -186,11 +186,11 @@ def open_hook(url, **fields):
 
 
 def test_webhook_gets_its_template_with_quoted_text(web):
-    message = replace(MESSAGE, subject='a "quoted" subject\n', level=Level.CRITICAL)
-    open_hook(web.url, template='{"text": {{ subject }}, "sev": {{level}}}').send(message)
+    message = replace(MESSAGE, subject='a "quoted" subject\n', severity=Severity.CRITICAL)
+    open_hook(web.url, template='{"text": {{ subject }}, "sev": {{severity}}, "old": {{level}}}').send(message)
     open_hook(web.url).send(message)
-    assert web.bodies[0] == {"text": 'a "quoted" subject\n', "sev": "critical"}
-    assert set(web.bodies[1]) == {"id", "thread", "at", "level", "subject", "body"}
+    assert web.bodies[0] == {"text": 'a "quoted" subject\n', "sev": "critical", "old": "critical"}
+    assert set(web.bodies[1]) == {"id", "thread", "at", "severity", "subject", "body"}
     assert web.requests[0][1]["Authorization"] == "Bearer sekret-token"
     assert web.requests[0][1]["Idempotency-Key"] == message.id
 

@@ -1,6 +1,7 @@
 """Slack through slack_sdk, to a real web server with valid and invalid answers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from opsctl.alerts.channels.slack import Slack
 from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alert_channels import SlackTable, WebhookTable
 from tests.unit.alerts.conftest import Clock
@@ -17,7 +18,7 @@ from tests.unit.alerts.conftest import Clock
 SECRET = "/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX"
 TOKEN = "xoxb-not-a-real-token"
 MESSAGE = Message(
-    id="abc.1", root="abc.1", at=Clock().now(), level=Level.CRITICAL, subject="it <hangs>", body="a & b\n"
+    id="abc.1", root="abc.1", at=Clock().now(), severity=Severity.CRITICAL, subject="it <hangs>", body="a & b\n"
 )
 
 
@@ -51,7 +52,7 @@ def test_webhook_text_is_escaped(web):
 
 
 def test_hostile_log_line_stays_in_its_block(web):
-    hostile = Message(id="a.1", root="a.1", at=MESSAGE.at, level=Level.CRITICAL, subject="s", body="<!channel> ``` *x*")
+    hostile = replace(MESSAGE, severity=Severity.CRITICAL, subject="s", body="<!channel> ``` *x*")
     Slack(SlackTable.model_validate(webhook(web)), SystemRunner()).send(hostile)
     assert web.bodies[0]["text"] == "*s*\n```\n&lt;!channel&gt; ''' *x*```"
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from opsctl.app import build
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.cli import cli
 from opsctl.cron.cron_dir import SelectedDriver, write_selected
 from opsctl.monitor.steady_clock import SteadyClock
@@ -56,7 +56,7 @@ def test_cycle_with_a_failed_watchdog_does_not_ping(site, web, monkeypatch):
 
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Broken())
     report = Watch(services=build(site)).cycle()
-    assert [finding.level for finding in report.findings if finding.key == "cron_alive/site"] == [Level.UNKNOWN]
+    assert [finding.severity for finding in report.findings if finding.key == "cron_alive/site"] == [Severity.UNKNOWN]
     assert count_pings(web) == 0
 
 
@@ -66,7 +66,7 @@ def test_cycle_without_slurm_does_not_ping(site, web, monkeypatch):
     run.config.write_text(TRAIN)
     monkeypatch.setenv("PATH", "/nonexistent")
     report = Watch(services=build(site)).cycle()
-    assert [finding.level for finding in report.findings if finding.key == "slurm/site"] == [Level.UNKNOWN]
+    assert [finding.severity for finding in report.findings if finding.key == "slurm/site"] == [Severity.UNKNOWN]
     assert count_pings(web) == 0
 
 
@@ -129,31 +129,31 @@ def test_clock_that_jumps_ahead_misses_no_tick(site):
     app = build(site).with_clock(SteadyClock(clock))
     app.cron.place.create()
     write_selected(app.cron.place, SelectedDriver(driver="daemon", since=clock.now(), by="me"))
-    levels = []
+    severities = []
     for clock.skew in (timedelta(), timedelta(hours=6), timedelta(hours=-6), timedelta()):
         app.cron.place.touch(clock.real.now() + clock.ahead)
         findings = Watch(services=app, names=["cron_alive"]).cycle().findings
-        levels += [finding.level for finding in findings if finding.key == "cron_alive/site"]
+        severities += [finding.severity for finding in findings if finding.key == "cron_alive/site"]
         clock.ahead += timedelta(minutes=10)
-    assert levels == [Level.OK] * 4
+    assert severities == [Severity.OK] * 4
 
 
 def test_alert_recorded_during_a_cycle_is_not_resolved_by_that_cycle(site, monkeypatch):
     app = build(site)
-    late = make_finding(key="cron_alive/site", level=Level.CRITICAL, summary="no tick")
+    late = make_finding(key="cron_alive/site", severity=Severity.CRITICAL, summary="no tick")
 
     class Slow(CronAlive):
         def judge(self, observation, now):
-            if not app.alerting.ledger.levels():
+            if not app.alerting.ledger.entries():
                 app.alerting.ledger.record([late])  # another watcher
-            return [replace(late, level=Level.OK)]
+            return [replace(late, severity=Severity.OK)]
 
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Slow())
     watching = Watch(services=app, names=["cron_alive"])
     watching.cycle()
-    assert app.alerting.ledger.levels()[late.key].level is Level.CRITICAL
+    assert app.alerting.ledger.entries()[late.key].severity is Severity.CRITICAL
     watching.cycle()
-    assert app.alerting.ledger.levels()[late.key].level is Level.OK
+    assert app.alerting.ledger.entries()[late.key].severity is Severity.OK
 
 
 def test_watch_command_keeps_a_time_line(site):

@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.app import App
 from opsctl.base.errors import InputError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import Node
 from opsctl.dash.page_access import Role
 from opsctl.dash.pages import render_files
@@ -231,7 +231,7 @@ def plant(site: DashSite) -> None:
         log.write(f"[n<b>:3]: {HOSTILE}\nRuntimeError: CUDA error: uncorrectable ECC error {XSS[0]}\n")
     arm(run, Switch.SAVE, why=HOSTILE)
     fields = {"train": "tr11", "evidence": (HOSTILE,)}
-    site.app.alerting.ledger.record([make_finding(f"hang/tr11/{XSS[0]}", Level.CRITICAL, HOSTILE, **fields)])
+    site.app.alerting.ledger.record([make_finding(f"hang/tr11/{XSS[0]}", Severity.CRITICAL, HOSTILE, **fields)])
     site.app.alerting.ledger.ack("hang/tr11", HOSTILE)
     site.slurm.tiles.append(Node(name=f"n{XSS[1]}", state=f"DOWN{XSS[0]}", address="n", reason=HOSTILE))
     (site.app.root / XSS[0].replace("/", "")).mkdir()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import JobState
 from opsctl.base.statements import state
 from opsctl.dash.page_access import Role
@@ -49,7 +49,7 @@ def hold(site: DashSite) -> None:
     journal.append(Held(jobs=("1",), reason=reason))
     rows = [row for row in site.slurm.rows if row.array != "1" or row.state is not JobState.RUNNING]
     site.slurm.rows = [replace(row, reason="JobHeldUser") if row.array == "1" else row for row in rows]
-    finding = make_finding(key="failures/tr11/1_2.0", level=Level.CRITICAL, train="tr11", is_certain=True)
+    finding = make_finding(key="failures/tr11/1_2.0", severity=Severity.CRITICAL, train="tr11", is_certain=True)
     says = state("failures.held", train="tr11", waiting=3, attempt="1_2.0", cause="KeyError: 'image'")
     site.app.alerting.ledger.record([replace(finding, says=says)])
 

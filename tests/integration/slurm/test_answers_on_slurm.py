@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Held, HoldReleased, RequestDone
 from opsctl.state.journal import Journal
@@ -38,7 +38,7 @@ def trains(slurm: Sandbox, ntfy: NtfyServer) -> Iterator[Trains]:
 
 def send_alert(trains: Trains, key: str) -> None:
     alerting = trains.app.alerting
-    alerting.ledger.record([make_finding(key=key, level=Level.CRITICAL, summary="loss diverges", train="t")])
+    alerting.ledger.record([make_finding(key=key, severity=Severity.CRITICAL, summary="loss diverges", train="t")])
     dispatch.send_alerts(alerting)
 
 

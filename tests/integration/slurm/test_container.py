@@ -111,4 +111,4 @@ def test_unknown_runtime_is_a_note_and_a_missing_image_an_error(trains: Trains) 
     findings = json.loads(trains.opsctl("preflight", path, "--json"))["findings"]
     notes = [finding for finding in findings if finding["check"] == "container"]
     assert [finding for finding in findings if finding["check"] == "files"] == []
-    assert [(note["level"], "--container-image" in note["what"]) for note in notes] == [("note", True)]
+    assert [(note["severity"], "--container-image" in note["what"]) for note in notes] == [("note", True)]

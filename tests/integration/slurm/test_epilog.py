@@ -48,5 +48,5 @@ def test_doctor_says_what_a_slurm_without_epilog_does(fresh_slurm: Up) -> None:
         run_slurm(sandbox, "scontrol", "reconfigure")
         wait_until(find_rows)
         [row] = find_rows()
-        assert row["level"] == "optional"
+        assert row["severity"] == "optional"
         assert "MessageTimeout" in row["result"]

@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.health.node_checker import NodeChecker
-from opsctl.nodes.health.node_state import CheckResult, Severity
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout, Local
 from opsctl.settings.health import HealthSettings
@@ -51,7 +51,7 @@ def test_directory_is_measured_and_left_unchanged(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "mine").write_text("mine")
     result = check_directory(tmp_path, directory, fio_mib=4)
-    assert (result.severity, result.evidence.startswith("write ")) == (Severity.NOTE, True), result
+    assert (result.severity, result.evidence.startswith("write ")) == (CheckSeverity.NOTE, True), result
     assert [path.name for path in directory.iterdir()] == ["mine"]
 
 
@@ -62,7 +62,7 @@ def test_hanging_fio_is_abandoned_and_its_file_removed(tmp_path: Path) -> None:
     directory = tmp_path / "scratch"
     directory.mkdir()
     result = check_directory(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
-    assert (result.severity, result.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
+    assert (result.severity, result.evidence) == (CheckSeverity.UNKNOWN, "fio did not answer in time")
     assert (tmp_path / "bin" / "fio.begun").exists()
     assert list(directory.iterdir()) == []
 
@@ -73,5 +73,5 @@ def test_directory_without_room_is_not_filled(tmp_path: Path) -> None:
     if free // 4 + 2000 > 65_536:
         pytest.skip(f"{free} MiB are free: more than any test file needs")
     result = check_directory(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # other processes use this disk too
-    assert (result.severity, "has no room for four times" in result.evidence) == (Severity.UNKNOWN, True)
+    assert (result.severity, "has no room for four times" in result.evidence) == (CheckSeverity.UNKNOWN, True)
     assert "no such directory" in check_directory(tmp_path, tmp_path / "nowhere").evidence

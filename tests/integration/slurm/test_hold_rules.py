@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.watchdogs.failures import failures
@@ -90,7 +90,7 @@ def test_program_without_any_sign_of_training_holds_the_train(trains: Trains, sc
     trains.opsctl("launch", trains.toml(command=("bash", "-c", script), tasks=3, extra=()))
     assert wait(trains) == [("idle", "hold-queued")]
     [finding] = failures(trains.run(), Journal(trains.run(), trains.app.clock).events(), datetime.now(UTC))
-    assert (finding.level, why in finding.summary) == (Level.CRITICAL, True)
+    assert (finding.severity, why in finding.summary) == (Severity.CRITICAL, True)
 
 
 def test_ddp_tutorial_that_is_killed_from_outside_is_not_held(trains: Trains) -> None:

@@ -13,7 +13,7 @@ import anyio
 from mcp import Client, StdioServerParameters
 
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.alerts import AlertSettings
@@ -55,7 +55,7 @@ async def use(client: Any) -> None:
 
 def test_tools_read_and_act_on_a_real_train(trains: Trains, slurm: Sandbox) -> None:
     ledger = AlertLedger(SiteDir.of(trains.root), SystemClock(), AlertSettings(warning_looks=1))
-    ledger.record([make_finding(key="hang/t", level=Level.CRITICAL, summary="no step", train="t", is_certain=True)])
+    ledger.record([make_finding("hang/t", Severity.CRITICAL, summary="no step", train="t", is_certain=True)])
     argv = ["-P", "-m", "opsctl", "--site", str(trains.site), "mcp", "--actions"]
     server = StdioServerParameters(command=sys.executable, args=argv, env=dict(slurm.env()))
 

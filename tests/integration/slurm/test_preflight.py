@@ -52,7 +52,7 @@ def trains(sandbox: Sandbox) -> Iterator[Trains]:
 
 def run_preflight(trains: Trains, path: Path) -> list[tuple[str, str]]:
     report = json.loads(trains.opsctl("preflight", path, "--json"))
-    return [(problem["level"], problem["check"]) for problem in report["findings"]]
+    return [(problem["severity"], problem["check"]) for problem in report["findings"]]
 
 
 def test_slurm_does_what_preflight_predicts(trains: Trains, sandbox: Sandbox) -> None:

@@ -39,7 +39,7 @@ def make_recipe(trains: Trains, name: str) -> Path:
 def test_recipe_passes_preflight_and_a_dry_run(trains: Trains, name: str) -> None:
     recipe = make_recipe(trains, name)
     report = json.loads(trains.opsctl("preflight", recipe, "--json"))
-    assert [problem for problem in report["findings"] if problem["level"] == "error"] == []
+    assert [problem for problem in report["findings"] if problem["severity"] == "error"] == []
     train = read_toml(recipe)["name"]
     planned = trains.opsctl("launch", recipe, "--dry-run")
     assert f"as train {train}" in planned

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.state.events import RolledBack
 from opsctl.state.switches import Switch, arm
 from tests.support.findings import make_finding
@@ -80,7 +80,7 @@ def test_dry_run_and_refusals_change_nothing(trains: Trains) -> None:
         trains.opsctl("rollback", "t")
     with pytest.raises(InputError, match="there is no rollback to undo"):
         trains.opsctl("rollback", "t", "--undo")
-    finding = make_finding("loss/t", Level.CRITICAL, "spiked", train="t", since_step=12, wants_rollback=True)
+    finding = make_finding("loss/t", Severity.CRITICAL, "spiked", train="t", since_step=12, wants_rollback=True)
     trains.app.alerting.ledger.record([finding])
     assert json.loads(trains.opsctl("rollback", "t", "--dry-run", "--json"))["step"] == 10
     arm(run, Switch.KILL, why="x")

@@ -16,7 +16,7 @@ from opsctl.launch.render import directives
 from opsctl.preflight.checks import accounting
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.gather_facts import gather_cluster
-from opsctl.preflight.problem import LaunchRequest, ProblemLevel
+from opsctl.preflight.problem import LaunchRequest, ProblemSeverity
 from opsctl.preflight.recipe import Recipe
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
@@ -100,7 +100,7 @@ def find_errors(facts: Facts, spec: JobSpec) -> list[str]:
     request = LaunchRequest(train=None, spec=spec, recipe=Recipe())  # type: ignore[arg-type]  # these checks read no train
     checks = (accounting.account, accounting.qos, accounting.limits)
     problems = itertools.chain.from_iterable(check(request, facts) for check in checks)
-    return [problem.what for problem in problems if problem.level is ProblemLevel.ERROR]
+    return [problem.what for problem in problems if problem.severity is ProblemSeverity.ERROR]
 
 
 def sbatch(spec: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:

@@ -107,7 +107,7 @@ def run_doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
 
 def test_doctor_starts_a_sandbox_and_names_its_address(_programs: None, tmp_path: Path) -> None:
     _, line = run_doctor(os.environ["PATH"], tmp_path)
-    assert line["level"] == "ok"
+    assert line["severity"] == "ok"
     assert "1 node up on 127.0.0.1 in" in line["result"] or "1 node up on ::1 in" in line["result"]
 
 
@@ -117,6 +117,6 @@ def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: 
     broken.write_text(f'#!/bin/sh\ncase $1 in -V) echo slurm 22.05.8;; *) echo "{fatal}"; exit 1;; esac\n')
     broken.chmod(0o755)
     code, line = run_doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
-    assert (code, line["level"]) == (1, "missing")
+    assert (code, line["severity"]) == (1, "missing")
     assert line["result"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
     assert line["advice"] == "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"

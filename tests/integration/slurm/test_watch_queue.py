@@ -15,7 +15,7 @@ import click
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import JobState
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.cycle_report import CycleReport
@@ -50,9 +50,9 @@ def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "",
     return app
 
 
-def status(report: CycleReport, train: str = "t") -> tuple[Level, str]:
+def status(report: CycleReport, train: str = "t") -> tuple[Severity, str]:
     finding = find_finding(report, f"slurm_status/{train}")
-    return finding.level, finding.summary
+    return finding.severity, finding.summary
 
 
 def is_running(trains: Trains, name: str = "t") -> bool:
@@ -80,16 +80,16 @@ def test_long_held_train_is_reported(trains: Trains, app: CountedApp, clock: For
     trains.opsctl("hold", "t", "--reason", "look at the data")
     until(lambda: trains.rows() and all(job.is_held for job in trains.rows()))
     report = cycle(app)
-    assert (status(report)[0], find_finding(report, "held/t").level) == (Level.OK, Level.OK)
+    assert (status(report)[0], find_finding(report, "held/t").severity) == (Severity.OK, Severity.OK)
     clock.ahead = timedelta(hours=13)
     report = cycle(app)
     assert find_finding(report, "held/t").summary == "t has been held for 13.0 h (limit 12 h): look at the data"
-    assert list_transitions(report) == [("held/t", Level.WARNING)]
+    assert list_transitions(report) == [("held/t", Severity.WARNING)]
     clock.ahead = timedelta(hours=25)
-    assert list_transitions(cycle(app)) == [("held/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("held/t", Severity.CRITICAL)]
     trains.opsctl("release", "t")
     until(lambda: not any(job.is_held for job in trains.rows()))
-    assert list_transitions(cycle(app, "held")) == [("held/t", Level.OK)]
+    assert list_transitions(cycle(app, "held")) == [("held/t", Severity.OK)]
 
 
 def test_task_that_will_never_start_is_critical(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
@@ -101,8 +101,8 @@ def test_task_that_will_never_start_is_critical(trains: Trains, app: CountedApp,
     run_slurm(slurm, "scontrol", "release", failing)
     until(lambda: [job for job in trains.rows() if "NeverSatisfied" in job.reason])
     report = cycle(app)
-    assert status(report) == (Level.CRITICAL, f"t: {array} will never start: the job before it failed")
-    assert ("slurm_status/t", Level.CRITICAL) in list_transitions(report)
+    assert status(report) == (Severity.CRITICAL, f"t: {array} will never start: the job before it failed")
+    assert ("slurm_status/t", Severity.CRITICAL) in list_transitions(report)
 
 
 def test_partition_down_for_long_is_reported(
@@ -113,31 +113,31 @@ def test_partition_down_for_long_is_reported(
     try:
         trains.opsctl("release", "t")
         until(lambda: [job for job in trains.rows() if job.reason == "PartitionDown"])
-        assert status(cycle(app))[0] is Level.OK
+        assert status(cycle(app))[0] is Severity.OK
         clock.ahead = timedelta(minutes=31)
-        level, summary = status(cycle(app))
-        assert (level, "the partition is down, for 31m" in summary) == (Level.WARNING, True)
+        severity, summary = status(cycle(app))
+        assert (severity, "the partition is down, for 31m" in summary) == (Severity.WARNING, True)
     finally:
         run_slurm(slurm, "scontrol", "update", "partition=main", "state=up")
     until(lambda: is_running(trains))
-    assert ("slurm_status/t", Level.OK) in list_transitions(cycle(app))
+    assert ("slurm_status/t", Severity.OK) in list_transitions(cycle(app))
 
 
 def test_waiting_in_an_exclusive_allocation_is_critical(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> None:
     app = app_of(trains, clock, slurm, "exclusive_allocation_minutes = 5")
     trains.opsctl("launch", trains.toml(extra=("--begin=now+2hours",)))
-    assert status(cycle(app))[0] is Level.OK
+    assert status(cycle(app))[0] is Severity.OK
     clock.ahead = timedelta(minutes=6)
-    level, summary = status(cycle(app))
-    assert (level, "in an exclusive allocation, for 6m" in summary) == (Level.CRITICAL, True)
+    severity, summary = status(cycle(app))
+    assert (severity, "in an exclusive allocation, for 6m" in summary) == (Severity.CRITICAL, True)
 
 
 def test_train_cancelled_with_opsctl_is_ok(trains: Trains, app: CountedApp) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("cancel", "t", "--reason", "wrong data")
     until(lambda: not trains.rows())
-    level, summary = status(cycle(app))
-    assert (level, summary.endswith(": wrong data")) == (Level.OK, True)
+    severity, summary = status(cycle(app))
+    assert (severity, summary.endswith(": wrong data")) == (Severity.OK, True)
 
 
 def test_train_cancelled_with_scancel_is_critical(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
@@ -145,7 +145,7 @@ def test_train_cancelled_with_scancel_is_critical(trains: Trains, app: CountedAp
     (array,) = trains.arrays()
     run_slurm(slurm, "scancel", array)
     until(lambda: not trains.rows())
-    assert status(cycle(app)) == (Level.CRITICAL, "t has stopped: no task runs, and none is queued")
+    assert status(cycle(app)) == (Severity.CRITICAL, "t has stopped: no task runs, and none is queued")
 
 
 def test_job_started_by_hand_counts_for_the_train(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
@@ -157,10 +157,10 @@ def test_job_started_by_hand_counts_for_the_train(trains: Trains, app: CountedAp
         slurm, "sbatch", "--parsable", "--hold", "--mem=1", f"--job-name={name}", "--output=/dev/null", "--wrap=true"
     )
     until(lambda: not trains.rows())
-    assert status(cycle(app))[0] is Level.OK
+    assert status(cycle(app))[0] is Severity.OK
     run_slurm(slurm, "scancel", job.strip())
     until(lambda: not [row for row in app.slurm.jobs() if row.name == name and not row.state.is_final])
-    assert status(cycle(app))[0] is Level.CRITICAL
+    assert status(cycle(app))[0] is Severity.CRITICAL
 
 
 def write_failing_program(program: Path) -> str:
@@ -180,17 +180,17 @@ def test_drained_node_of_a_train_is_reported_and_resolved(
     run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=drain", "reason=xid 79 | fell off")
     try:
         report = cycle(app, "node_health")
-        assert list_transitions(report) == [(f"node_health/t/{node}", Level.WARNING)]
+        assert list_transitions(report) == [(f"node_health/t/{node}", Severity.WARNING)]
         assert find_finding(report, f"node_health/t/{node}").summary.endswith("under t: xid 79 | fell off")
         app.counting.env["PATH"] = write_failing_program(tmp_path / "bin/sinfo")
-        assert list_transitions(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
+        assert list_transitions(cycle(app, "node_health")) == [("node_health/t", Severity.UNKNOWN)]
         del app.counting.env["PATH"]
     finally:
         run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
-    until(lambda: all(worst_severity(row.state) is Level.OK for row in app.slurm.nodes()))
+    until(lambda: all(worst_severity(row.state) is Severity.OK for row in app.slurm.nodes()))
     assert sorted(list_transitions(cycle(app, "node_health"))) == [
-        ("node_health/t", Level.OK),
-        (f"node_health/t/{node}", Level.OK),
+        ("node_health/t", Severity.OK),
+        (f"node_health/t/{node}", Severity.OK),
     ]
 
 
@@ -202,12 +202,12 @@ def test_unreachable_slurm_is_one_finding(trains: Trains, app: CountedApp, slurm
     assert len(list_transitions(cycle(app))) == 2
     app.counting.env["PATH"] = write_failing_program(tmp_path / "bin/squeue")
     report = cycle(app)
-    assert list_transitions(report) == [("slurm/site", Level.UNKNOWN)]
+    assert list_transitions(report) == [("slurm/site", Severity.UNKNOWN)]
     keys = {finding.key for finding in report.findings}
     assert {"loss/a", "throughput/b", "checkpoint/a", "fs_quota/root", "cron_alive/site"} <= keys
     assert not {"hang/a", "slurm_status/a"} & keys
     del app.counting.env["PATH"]
-    assert list_transitions(cycle(app)) == [("slurm/site", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm/site", Severity.OK)]
 
 
 def test_cycle_without_node_states_sends_no_ping(
@@ -222,7 +222,7 @@ def test_cycle_without_node_states_sends_no_ping(
     assert "Connection refused" in problem
     app.counting.env["PATH"] = write_failing_program(tmp_path / "bin/sinfo")
     report = cycle(app)
-    assert find_finding(report, "node_health/t").level is Level.UNKNOWN
+    assert find_finding(report, "node_health/t").severity is Severity.UNKNOWN
     assert not any("ping" in problem for problem in report.problems)
 
 
@@ -244,11 +244,11 @@ def test_removed_train_with_a_task_to_do_waits_for_a_person(trains: Trains, app:
     trains.opsctl("launch", trains.toml())
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Severity.CRITICAL)]
     shutil.rmtree(trains.run().path)
-    assert list_transitions(cycle(app)) == [("train/t", Level.WARNING)]
+    assert list_transitions(cycle(app)) == [("train/t", Severity.WARNING)]
     trains.opsctl("alerts", "ack", "train/t", "--reason", "removed")
-    assert {*list_transitions(cycle(app))} == {("slurm_status/t", Level.OK), ("train/t", Level.OK)}
+    assert {*list_transitions(cycle(app))} == {("slurm_status/t", Severity.OK), ("train/t", Severity.OK)}
 
 
 @pytest.mark.root
@@ -270,21 +270,21 @@ def test_unreadable_train_does_not_stop_the_others(trains: Trains, app: CountedA
     config = trains.run("a").config.read_text()
     trains.run("a").config.write_text("name = ")
     report = cycle(app)
-    assert list_transitions(report) == [("train/a", Level.WARNING)]
-    assert status(report, "b")[0] is Level.OK
+    assert list_transitions(report) == [("train/a", Severity.WARNING)]
+    assert status(report, "b")[0] is Severity.OK
     trains.run("a").config.write_text(config)
-    assert list_transitions(cycle(app)) == [("train/a", Level.OK)]
+    assert list_transitions(cycle(app)) == [("train/a", Severity.OK)]
 
 
 def test_alert_of_a_disabled_watchdog_is_resolved(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Severity.CRITICAL)]
     with trains.run().config.open("a") as config:
         config.write('[watch]\noff = ["slurm_status"]\n')
     assert list_transitions(cycle(app, "hang")) == []
-    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Severity.OK)]
 
 
 def test_unreadable_log_stops_no_other_watchdog(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> None:
@@ -297,7 +297,7 @@ def test_unreadable_log_stops_no_other_watchdog(trains: Trains, clock: ForwardCl
     for _ in range(2):
         report = watching.cycle()
         assert find_finding(report, "loss/a").summary == f"loss could not check a: {log}: not a regular file"
-        assert {find_finding(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {Level.OK}
+        assert all(find_finding(report, key).is_ok for key in ("loss/b", "slurm_status/a", "slurm_status/b"))
         assert report.seconds < 10
 
 
@@ -314,14 +314,14 @@ def test_full_disk_does_not_stop_alerts(trains: Trains, app: CountedApp, slurm: 
             (place / "filler").write_bytes(bytes(4 << 20))
         run_slurm(slurm, "scancel", array)
         until(lambda: not trains.rows())
-        assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(
+        assert {("slurm_status/t", Severity.CRITICAL), ("fs_quota/root", Severity.CRITICAL)} <= set(
             list_transitions(cycle(app))
         )
         report = cycle(app)
         assert list_transitions(report) == []
         assert any("No space left on device" in problem for problem in report.problems)
         (place / "filler").unlink()
-        assert list_transitions(cycle(app)) == [("fs_quota/root", Level.OK)]
+        assert list_transitions(cycle(app)) == [("fs_quota/root", Severity.OK)]
 
 
 def test_resident_watch_repeats_until_interrupted(trains: Trains, slurm: Sandbox) -> None:

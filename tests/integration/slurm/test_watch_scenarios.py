@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from opsctl.actions.build_digest import build_digest
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import JobState
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.sandbox.cluster import Sandbox
@@ -57,14 +57,14 @@ def test_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
     train.submit("echo '[exiting program after 1190.0 minutes] datetime: 2021-08-08 01:00:51'", tasks=1)
     train.wait()
     first = cycle(app)
-    assert list_transitions(first) == [("slurm_status/gpt", Level.CRITICAL)]
+    assert list_transitions(first) == [("slurm_status/gpt", Severity.CRITICAL)]
     assert find_finding(first, "slurm_status/gpt").summary == "gpt has stopped: no task runs, and none is queued"
     clock.ahead = timedelta(minutes=10)
     assert list_transitions(cycle(app)) == []
     clock.ahead = timedelta(minutes=20)
     train.submit("touch begun; sleep 600", tasks=2)
     train.wait_for("begun")
-    assert list_transitions(cycle(app)) == [("slurm_status/gpt", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm_status/gpt", Severity.OK)]
     pulse = (train.run.logs / "pulse.log").read_text().splitlines()
     assert "PULSE: ***ALERT: gpt is not RUNNING or SCHEDULED! Alert someone at Eng WG***" in pulse[0]
     assert re.search(r"PULSE: gpt is running for 2[0-4]:\d\d", pulse[-2])
@@ -101,14 +101,14 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     assert cycle(app).findings  # the first cycle records the begin of the attempt
     with train.run.main_log.open("a") as log:
         log.write(f"{line}\n")
-    assert find_finding(cycle(app), "hang/gpt").level is Level.OK
+    assert find_finding(cycle(app), "hang/gpt").severity is Severity.OK
     clock.ahead = timedelta(minutes=9)
     with train.run.main_log.open("a") as log:
         log.write("NCCL WARN still waiting, which is no sign of life\n")
-    assert find_finding(cycle(app), "hang/gpt").level is Level.OK
+    assert find_finding(cycle(app), "hang/gpt").severity is Severity.OK
     clock.ahead = timedelta(minutes=11)
     report = cycle(app)
-    assert list_transitions(report) == [("hang/gpt", Level.CRITICAL)]
+    assert list_transitions(report) == [("hang/gpt", Severity.CRITICAL)]
     finding = find_finding(report, "hang/gpt")
     hang = rf"gpt hangs: no sign of life for 11m( \d+s)? \(limit 10m\), training, step 10, attempt {array}_1.0"
     assert re.fullmatch(hang, finding.summary), finding.summary
@@ -125,7 +125,7 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     assert summary == finding.summary
     assert cause.startswith(f"the attempt hung, odd: 1 rank (node {node}: 1) in read_batch at ")
     assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
-    assert list_transitions(cycle(app)) == [("hang/gpt", Level.OK)]
+    assert list_transitions(cycle(app)) == [("hang/gpt", Severity.OK)]
     digest = build_digest(app, app.clock.now() - timedelta(days=1))
     [summed_up] = digest.trains
     assert (summed_up.train, summed_up.problem, digest.problems) == ("gpt", "", ())
@@ -169,7 +169,7 @@ def test_py_spy_reads_the_stacks_of_silent_ranks(make, slurm, clock, tmp_path):
     cycle(app, "hang")
     clock.ahead = timedelta(minutes=11)
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
-    assert finding.level is Level.CRITICAL
+    assert finding.severity is Severity.CRITICAL
     assert re.match(r"1 rank \(node node\d+: 0\) in deaf at <string>:2$", finding.evidence[0])
     [directory] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
     text = (directory / "py-spy.txt").read_text()
@@ -188,7 +188,7 @@ def test_hang_is_only_reported_without_hang_cancels(make, slurm, clock, tmp_path
     cycle(app, "hang")
     clock.ahead = timedelta(minutes=11)
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
-    assert (finding.level, finding.done) == (Level.CRITICAL, ())
+    assert (finding.severity, finding.done) == (Severity.CRITICAL, ())
     assert train.task(1).state is JobState.RUNNING
 
 
@@ -231,21 +231,21 @@ def test_filling_disk_is_reported_and_resolved(make, slurm, clock, tmp_path, sma
     app = app_of(tmp_path, slurm.env(), clock, more=f'[[filesystem]]\nname = "scratch"\npath = "{small_disk}"')
     train.submit("touch begun; sleep 600")
     train.wait_for("begun")
-    assert find_finding(cycle(app, "fs_quota"), "fs_quota/scratch").level is Level.OK
+    assert find_finding(cycle(app, "fs_quota"), "fs_quota/scratch").severity is Severity.OK
     (small_disk / "step1").mkdir()
     (small_disk / "step1/model").write_bytes(bytes(56 << 20))
     report = cycle(app, "fs_quota")
-    assert list_transitions(report) == [("fs_quota/scratch", Level.WARNING)]
+    assert list_transitions(report) == [("fs_quota/scratch", Severity.WARNING)]
     finding = find_finding(report, "fs_quota/scratch")
     assert finding.summary == f"scratch ({small_disk}): 87.50% bytes usage, warning at 85% (56 MiB of 64 MiB)"
     assert finding.lines[-1].startswith("root: 56 MiB, ")
     (small_disk / "step2").mkdir()
     with pytest.raises(OSError, match="No space"):
         (small_disk / "step2/model").write_bytes(bytes(56 << 20))
-    assert list_transitions(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.CRITICAL)]
+    assert list_transitions(cycle(app, "fs_quota")) == [("fs_quota/scratch", Severity.CRITICAL)]
     for path in small_disk.iterdir():
         shutil.rmtree(path)
-    assert list_transitions(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.OK)]
+    assert list_transitions(cycle(app, "fs_quota")) == [("fs_quota/scratch", Severity.OK)]
 
 
 def test_loss_spike_from_2_77_to_8_7(make, slurm, clock, tmp_path):
@@ -259,17 +259,17 @@ def test_loss_spike_from_2_77_to_8_7(make, slurm, clock, tmp_path):
             log.write("".join(f"{line}\n" for line in lines))
 
     write_log(*(LINE.format(step=step, loss=2.77 + (step % 70) / 3000) for step in range(28000, 29020, 10)))
-    assert find_finding(cycle(app, "loss"), "loss/gpt").level is Level.OK
+    assert find_finding(cycle(app, "loss"), "loss/gpt").severity is Severity.OK
     write_log(*SPIKE)
     report = cycle(app, "loss")
-    assert list_transitions(report) == [("loss/gpt", Level.WARNING)]
+    assert list_transitions(report) == [("loss/gpt", Severity.WARNING)]
     assert "spiked from 2.78 to 8.716 at step 29050" in find_finding(report, "loss/gpt").summary
     write_log(
         *(LINE.format(step=step, loss=2.8 + 4 * 0.94 ** ((step - 29100) / 10)) for step in range(29100, 29400, 10))
     )
-    assert list_transitions(cycle(app, "loss")) == [("loss/gpt", Level.CRITICAL)]
+    assert list_transitions(cycle(app, "loss")) == [("loss/gpt", Severity.CRITICAL)]
     write_log(*(LINE.format(step=step, loss=2.77 + (step % 70) / 3000) for step in range(29550, 29650, 10)))
-    assert list_transitions(cycle(app, "loss")) == [("loss/gpt", Level.OK)]
+    assert list_transitions(cycle(app, "loss")) == [("loss/gpt", Severity.OK)]
 
 
 def test_watch_remembers_findings_between_processes(make, slurm, clock, tmp_path):
@@ -278,6 +278,6 @@ def test_watch_remembers_findings_between_processes(make, slurm, clock, tmp_path
     train.submit("exit 1", tasks=1)
     train.wait()
     watching = Watch(services=app)
-    assert list_transitions(watching.cycle()) == [("slurm_status/gpt", Level.CRITICAL)]
+    assert list_transitions(watching.cycle()) == [("slurm_status/gpt", Severity.CRITICAL)]
     assert list_transitions(watching.cycle()) == []
     assert list_transitions(Watch(services=app).cycle()) == []

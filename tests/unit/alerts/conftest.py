@@ -7,13 +7,13 @@ import pytest
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 from tests.support.findings import make_finding
 
-LEVELS = {".": Level.OK, "?": Level.UNKNOWN, "w": Level.WARNING, "C": Level.CRITICAL}
+SEVERITIES = {".": Severity.OK, "?": Severity.UNKNOWN, "w": Severity.WARNING, "C": Severity.CRITICAL}
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Clock:
         self.at += timedelta(**span)
 
 
-def finding(level, key="hang/gpt", **more):
-    return make_finding(key=key, level=level, **{"summary": f"it is {level.value}", "train": "gpt", **more})
+def finding(severity, key="hang/gpt", **more):
+    return make_finding(key=key, severity=severity, **{"summary": f"it is {severity.value}", "train": "gpt", **more})
 
 
 @dataclass
@@ -63,8 +63,8 @@ class World:
         return self.alerting.ledger
 
     def record(self, mark, key="hang/gpt", **more):
-        """Record a finding of the level `mark` and return its transitions."""
-        return [format_change(transition) for transition in self.ledger.record([finding(LEVELS[mark], key, **more)])]
+        """Record a finding of the severity `mark` and return its transitions."""
+        return list(map(format_change, self.ledger.record([finding(SEVERITIES[mark], key, **more)])))
 
     def record_series(self, marks, minutes=10):
         """Record one finding per mark; return the transitions of every record as `before>after`."""
@@ -76,8 +76,8 @@ class World:
 
 
 def format_change(transition):
-    marks = {level: mark for mark, level in LEVELS.items()}
-    return f"{marks[transition.before]}>{marks[transition.finding.level]}"
+    marks = {severity: mark for mark, severity in SEVERITIES.items()}
+    return f"{marks[transition.before]}>{marks[transition.finding.severity]}"
 
 
 @pytest.fixture

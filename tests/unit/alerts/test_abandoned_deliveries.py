@@ -9,7 +9,7 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import MIN_TRIES_BEFORE_ABANDON
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.cli import cli
 
 
@@ -22,7 +22,8 @@ def dead(with_rules, tmp_path):
 
 def put_old_message(world, ident="hang.1", *, tries=MIN_TRIES_BEFORE_ABANDON - 1):
     """Put a message that the channel has refused `tries` times."""
-    message = Message(id=ident, root=ident, at=world.clock.now(), level=Level.CRITICAL, subject="no step", body="")
+    now = world.clock.now()
+    message = Message(id=ident, root=ident, at=now, severity=Severity.CRITICAL, subject="no step", body="")
     world.alerting.outboxes[0].put(OutboxItem(message=message, channel="log", number=1, tries=tries))
 
 
@@ -110,5 +111,5 @@ def test_abandoned_deliveries_are_listed(dead, tmp_path):
     text = CliRunner().invoke(cli, ["--site", str(site), "alerts", "list"]).output
     assert "delivery by log abandoned: " in text
     lines = json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)
-    missing = [line for line in lines if line["check"] == "alerts log" and line["level"] == "missing"]
+    missing = [line for line in lines if line["check"] == "alerts log" and line["severity"] == "missing"]
     assert [line["result"] for line in missing] == ["deliveries abandoned after 30 days: 1"]

@@ -7,7 +7,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.alerts.duty import expand_channels, find_shift, is_in_force
 from opsctl.base.errors import ConfigError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import Reservation
 from opsctl.monitor.alert_people import find_maintenance
 from opsctl.settings.alerts import AlertSettings, PlannedSilence
@@ -139,10 +139,10 @@ def test_reservation_for_maintenance_covers_its_nodes():
         name="m", start=now - hour, end=now + hour, nodes="n[1-2]", node_count=2, flags=("MAINT", "IGNORE_JOBS")
     )
     findings = [
-        finding(Level.CRITICAL, "node_health/gpt/n1", node="n1"),
-        finding(Level.CRITICAL, "node_health/gpt/n3", node="n3"),
-        finding(Level.WARNING, "slurm_status/gpt"),
-        finding(Level.CRITICAL, "hang/gpt"),
+        finding(Severity.CRITICAL, "node_health/gpt/n1", node="n1"),
+        finding(Severity.CRITICAL, "node_health/gpt/n3", node="n3"),
+        finding(Severity.WARNING, "slurm_status/gpt"),
+        finding(Severity.CRITICAL, "hang/gpt"),
     ]
     assert find_maintenance(findings, [maint], now) == {"node_health/gpt/n1", "slurm_status/gpt"}
     assert find_maintenance(findings, [maint], now + hour) == set()

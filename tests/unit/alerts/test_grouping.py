@@ -1,23 +1,24 @@
 """One cause, one message: what follows from a bad node, and what happens to one train at once."""
 
 from opsctl.alerts import dispatch
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from tests.unit.alerts.conftest import finding
 
 LOG = {"file": {"kind": "file", "path": "{path}"}}
 
 
-def down(train, level=Level.CRITICAL):
-    return finding(level, f"node_health/{train}/n3", summary=f"n3 is DOWN under {train}", train=train, node="n3")
+def down(train, severity=Severity.CRITICAL):
+    return finding(severity, f"node_health/{train}/n3", summary=f"n3 is DOWN under {train}", train=train, node="n3")
 
 
 def excluded(train):
     key = f"failures/{train}/7_1.0"
-    return finding(Level.WARNING, key, summary=f"{train} continues without n3", train=train, node="n3", is_certain=True)
+    says = f"{train} continues without n3"
+    return finding(Severity.WARNING, key, summary=says, train=train, node="n3", is_certain=True)
 
 
 def healthy(sick):
-    return finding(Level.OK, sick.key, summary="well", train=sick.train, node=sick.node)
+    return finding(Severity.OK, sick.key, summary="well", train=sick.train, node=sick.node)
 
 
 def read_subjects(world):
@@ -35,7 +36,7 @@ def run_cycle(world, *findings):
 def test_crashed_node_with_two_trains_is_one_alert(world):
     run_cycle(world, down("a"), down("b"))
     run_cycle(world, down("a"), down("b"), excluded("a"), excluded("b"))
-    run_cycle(world, down("a", Level.WARNING), excluded("a"), excluded("b"))
+    run_cycle(world, down("a", Severity.WARNING), excluded("a"), excluded("b"))
     run_cycle(world, healthy(down("a")), excluded("a"), excluded("b"))
     run_cycle(world, healthy(down("a")), healthy(excluded("a")), healthy(excluded("b")))
     assert read_subjects(world) == [
@@ -46,7 +47,7 @@ def test_crashed_node_with_two_trains_is_one_alert(world):
 
 
 def test_hang_on_a_dead_node_is_withheld_for_an_hour(world):
-    hung = finding(Level.CRITICAL, "hang/a", summary="a hangs", train="a")
+    hung = finding(Severity.CRITICAL, "hang/a", summary="a hangs", train="a")
     for _ in range(6):
         run_cycle(world, down("a"), hung)
     assert read_subjects(world) == ["CRITICAL: n3 is DOWN under a"]
@@ -55,14 +56,14 @@ def test_hang_on_a_dead_node_is_withheld_for_an_hour(world):
 
 
 def test_hang_that_outlives_the_cause_is_sent(world):
-    hung = finding(Level.CRITICAL, "hang/a", summary="a hangs", train="a")
+    hung = finding(Severity.CRITICAL, "hang/a", summary="a hangs", train="a")
     run_cycle(world, down("a"), hung)
     run_cycle(world, healthy(down("a")), hung)
     assert sorted(read_subjects(world)[1:]) == ["CRITICAL: a hangs", "RESOLVED: a: well"]
 
 
 def test_held_train_is_alerted_beside_its_node(world):
-    held = finding(Level.CRITICAL, "failures/a/7_1.0", summary="a is held", train="a", node="n3", is_certain=True)
+    held = finding(Severity.CRITICAL, "failures/a/7_1.0", summary="a is held", train="a", node="n3", is_certain=True)
     run_cycle(world, down("b"), held)
     assert sorted(read_subjects(world)) == ["CRITICAL: a is held", "CRITICAL: n3 is DOWN under b"]
 
@@ -76,9 +77,9 @@ def test_team_of_another_channel_gets_its_own_alert(with_rules, tmp_path):
 
 
 def test_changes_of_one_train_are_one_message(world):
-    slow = finding(Level.WARNING, "throughput/a", summary="a is slow", train="a", is_certain=True)
-    worse = finding(Level.CRITICAL, "loss/a", summary="a diverges", train="a")
-    other = finding(Level.CRITICAL, "loss/b", summary="b diverges", train="b")
+    slow = finding(Severity.WARNING, "throughput/a", summary="a is slow", train="a", is_certain=True)
+    worse = finding(Severity.CRITICAL, "loss/a", summary="a diverges", train="a")
+    other = finding(Severity.CRITICAL, "loss/b", summary="b diverges", train="b")
     run_cycle(world, slow, worse, other)
     assert sorted(read_subjects(world)) == ["CRITICAL: a diverges (and 1 more)", "CRITICAL: b diverges"]
     assert "Also\n      WARNING: a is slow (throughput/a)" in (world.site.alerts / "alerts.log").read_text()

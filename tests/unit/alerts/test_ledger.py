@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.alerts import dispatch
+from opsctl.alerts import dispatch, ledger_state
 from opsctl.alerts.ledger_files import ledger_path
+from opsctl.alerts.ledger_state import Thread
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.loader import parse
 from opsctl.state.files import write_atomic
@@ -44,10 +45,10 @@ def test_silent_slurm_is_alerted_after_a_quarter_of_an_hour(world):
     assert changes == [[], [], [".>?"]]
 
 
-def test_absent_key_keeps_its_level(world):
+def test_absent_key_keeps_its_severity(world):
     world.record("C")
     assert world.ledger.record([]) == []
-    assert world.ledger.levels()["hang/gpt"].level is Level.CRITICAL
+    assert world.ledger.entries()["hang/gpt"].severity is Severity.CRITICAL
 
 
 def test_repeats_become_rarer(world):
@@ -58,8 +59,8 @@ def test_repeats_become_rarer(world):
 def test_repeat_reports_that_the_state_is_unknown(world):
     world.record("C")
     world.clock.forward(hours=2)
-    [repeat] = world.ledger.record([finding(Level.UNKNOWN, summary="the node does not answer")])
-    assert repeat.finding.level is Level.CRITICAL
+    [repeat] = world.ledger.record([finding(Severity.UNKNOWN, summary="the node does not answer")])
+    assert repeat.finding.severity is Severity.CRITICAL
     assert repeat.finding.lines[0] == "now unknown: the node does not answer"
 
 
@@ -77,19 +78,19 @@ def test_recurrence_after_hours_is_a_new_incident(world):
     world.record_series("C.")
     world.clock.forward(hours=3)
     world.record("C")
-    assert world.ledger.levels()["hang/gpt"].flaps == 0
+    assert world.ledger.entries()["hang/gpt"].flaps == 0
 
 
 def test_ids_of_an_incident_share_a_prefix(world):
-    transitions = world.ledger.record([finding(Level.CRITICAL)]) + world.ledger.record([finding(Level.OK)])
+    transitions = world.ledger.record([finding(Severity.CRITICAL)]) + world.ledger.record([finding(Severity.OK)])
     ids = [transition.id for transition in transitions]
     incident = ids[0].partition(".")[0]
     assert ids == [f"{incident}.1", f"{incident}.2"]
 
 
 def test_worst_finding_of_a_key_counts(world):
-    [transition] = world.ledger.record([finding(Level.CRITICAL), finding(Level.OK)])
-    assert transition.finding.level is Level.CRITICAL
+    [transition] = world.ledger.record([finding(Severity.CRITICAL), finding(Severity.OK)])
+    assert transition.finding.severity is Severity.CRITICAL
 
 
 def test_recovery_within_a_silence_is_sent_afterwards(world):
@@ -128,7 +129,7 @@ def test_acknowledged_alert_reports_changes(world):
     world.record_series("ww")
     world.ledger.ack("hang/gpt", "on it")
     assert world.record_series("C.") == ["w>C", "C>."]
-    assert world.ledger.levels()["hang/gpt"].acknowledged is None
+    assert world.ledger.entries()["hang/gpt"].acknowledged is None
 
 
 def test_only_open_alerts_can_be_acknowledged(world):
@@ -160,7 +161,7 @@ def test_sent_transition_is_journalled(world):
 def test_long_or_invalid_text_is_cut(world):
     garbage = "\x00\x1b[31m\udcff\ud800<&>" + "x" * 5000
     world.record("C", summary="a\nb", evidence=(garbage,) * 500)
-    entry = world.ledger.levels()["hang/gpt"]
+    entry = world.ledger.entries()["hang/gpt"]
     assert entry.finding.summary == "a b"
     assert len(entry.finding.evidence) == 101
     assert entry.finding.lines[-1] == "and 400 more lines"
@@ -172,6 +173,14 @@ def test_broken_ledger_is_set_aside(world):
     (world.site.alerts / "ledger.json").write_text('{"entries": {"hang/gpt": ')
     assert world.record("C") == [".>C"]
     assert (world.site.alerts / "ledger.broken").exists()
+
+
+def test_ledger_from_before_severities_is_read(world):
+    world.record("C")
+    written = ledger_state.parse(ledger_path(world.site).read_bytes())
+    written.threads["a"] = Thread(at=world.clock.now(), roots={"mail": "a.1"}, severities={"mail": Severity.CRITICAL})
+    old = ledger_state.dump(written).replace('severity":', 'level":').replace('"severities":', '"levels":')
+    assert (ledger_state.parse(old), old.count("level")) == (written, 5)
 
 
 def test_unwritable_ledger_without_spare_fails(world):
@@ -194,7 +203,7 @@ def test_removed_spare_ledger_stops_nothing(world):
 
     clock = Clock()
     clock.sleep = remove_spare
-    changes = replace(world.ledger, clock=clock).record([finding(Level.CRITICAL)])
+    changes = replace(world.ledger, clock=clock).record([finding(Severity.CRITICAL)])
     assert [format_change(transition) for transition in changes] == [".>C"]
 
 
@@ -203,7 +212,7 @@ def test_key_without_findings_for_a_month_is_dropped(world):
     for _ in range(2):
         world.clock.forward(days=31)
         world.record(".")
-    assert list(world.ledger.levels()) == ["hang/gpt"]
+    assert list(world.ledger.entries()) == ["hang/gpt"]
 
 
 def test_clock_that_was_ahead_delays_no_repeat(world):
@@ -229,7 +238,7 @@ def test_skewed_clocks_neither_lose_nor_duplicate(tmp_path, skew):
 
 
 def test_name_with_a_surrogate_is_replaced(world):
-    odd = replace(finding(Level.CRITICAL), key="train/\udcff", train="\udcff")
+    odd = replace(finding(Severity.CRITICAL), key="train/\udcff", train="\udcff")
     [transition] = world.ledger.record([odd])
     assert transition.finding.key == "train/\N{REPLACEMENT CHARACTER}"
     assert transition.finding.train == "\N{REPLACEMENT CHARACTER}"
@@ -249,7 +258,7 @@ def test_clock_that_is_years_ahead_forgets_no_open_alert(world):
     world.record(".", "disk/root")
     world.clock.forward(days=-4000, minutes=10)
     world.record(".", "disk/root")
-    assert world.ledger.levels()["hang/gpt"].level is Level.CRITICAL
+    assert world.ledger.entries()["hang/gpt"].severity is Severity.CRITICAL
 
 
 @pytest.mark.parametrize("behind_s", [90, 6 * 3600])
@@ -267,7 +276,7 @@ def test_slow_cycle_that_began_before_the_alert_resolves_nothing(world):
     world.record("C", "hang/gpt")
     world.clock.forward(minutes=1)
     slow = replace(world.ledger, observed_at=began_at)
-    assert slow.record([finding(Level.OK)]) == []
+    assert slow.record([finding(Severity.OK)]) == []
     world.clock.forward(minutes=10)
     assert world.record(".", "hang/gpt") == ["C>."]
 
@@ -279,7 +288,7 @@ def test_alert_pending_in_the_spare_ledger_is_not_recorded_again(world):
     blocked.write_text("a file, not a directory")
     other = replace(world.ledger, site=replace(world.site, path=blocked))
     world.clock.forward(minutes=10)
-    assert len(other.record([finding(Level.CRITICAL)])) == 1
+    assert len(other.record([finding(Severity.CRITICAL)])) == 1
     assert world.record("C") == []
     world.clock.forward(minutes=10)
     assert world.record(".") == ["C>."]
@@ -289,11 +298,11 @@ def test_alert_of_the_spare_ledger_can_be_acknowledged(world):
     blocked = world.path / "blocked"
     blocked.write_text("a file, not a directory")
     other = replace(world.ledger, site=replace(world.site, path=blocked))
-    other.record([finding(Level.CRITICAL)])
+    other.record([finding(Severity.CRITICAL)])
     world.ledger.ack("hang/gpt", "on it")
     world.clock.forward(hours=2)
     assert world.record("C") == []
-    assert world.ledger.levels()["hang/gpt"].acknowledged is not None
+    assert world.ledger.entries()["hang/gpt"].acknowledged is not None
 
 
 def test_ledger_of_another_user_does_not_continue_elsewhere(world, monkeypatch):
@@ -335,8 +344,8 @@ def test_finding_from_before_the_end_of_an_alert_reopens_nothing(world):
     slow = world.ledger.begin_cycle()
     clock = replace(world.clock)
     clock.forward(seconds=-60)  # of another node, still within what clocks may differ by
-    assert len(replace(world.ledger, clock=clock).record([finding(Level.OK)])) == 1
-    assert slow.record([finding(Level.CRITICAL)]) == []
+    assert len(replace(world.ledger, clock=clock).record([finding(Severity.OK)])) == 1
+    assert slow.record([finding(Severity.CRITICAL)]) == []
     world.clock.forward(minutes=30)
     assert world.record(".") == []
     assert world.record("C") == [".>C"]

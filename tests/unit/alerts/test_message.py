@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import MAX_LISTED_IN_STORM, MAX_SUBJECT_CHARS, render_single, render_storm
-from opsctl.base.findings import Level, Transition
+from opsctl.base.findings import Severity, Transition
 from opsctl.base.statements import quote
 from opsctl.settings.alerts import AlertSettings
 from tests.support.cases import read_table
@@ -14,7 +14,7 @@ from tests.unit.alerts.conftest import Clock, finding
 
 AT = Clock().now() + timedelta(hours=3)
 STOPPED = finding(
-    Level.CRITICAL,
+    Severity.CRITICAL,
     "slurm_status/gpt",
     summary="nothing of it runs or waits",
     node="node003",
@@ -24,7 +24,7 @@ STOPPED = finding(
 )
 
 
-def make_transition(reported=STOPPED, before=Level.OK, was="", serial=1):
+def make_transition(reported=STOPPED, before=Severity.OK, was="", serial=1):
     transition = Transition(id=f"0123456789ab.{serial}", finding=reported, before=before, at=AT)
     return AlertTransition(
         transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=quote(was) if was else None
@@ -44,9 +44,9 @@ def test_critical_message():
     assert message.body == read_table(__file__, "critical_body")
 
 
-def test_resolved_message_has_previous_level_and_time():
-    recovery = finding(Level.OK, "slurm_status/gpt", summary="task 4 runs on node[001-002]")
-    change = make_transition(recovery, Level.CRITICAL, "nothing of it runs or waits", serial=2)
+def test_resolved_message_has_previous_severity_and_time():
+    recovery = finding(Severity.OK, "slurm_status/gpt", summary="task 4 runs on node[001-002]")
+    change = make_transition(recovery, Severity.CRITICAL, "nothing of it runs or waits", serial=2)
     message = render_with(change, root="0123456789ab.1", time_zone="America/New_York")
     assert message.subject == "[opsctl] RESOLVED: gpt: task 4 runs on node[001-002]"
     assert message.root == "0123456789ab.1"
@@ -54,7 +54,8 @@ def test_resolved_message_has_previous_level_and_time():
 
 
 def test_transition_has_its_label():
-    steps = [(Level.CRITICAL, Level.CRITICAL), (Level.WARNING, Level.CRITICAL), (Level.CRITICAL, Level.WARNING)]
+    critical, warning = Severity.CRITICAL, Severity.WARNING
+    steps = [(critical, critical), (warning, critical), (critical, warning)]
     subjects = [render_with(make_transition(finding(after), before)).subject for before, after in steps]
     assert [subject.split(":")[0] for subject in subjects] == [
         "[opsctl] STILL CRITICAL",
@@ -64,19 +65,19 @@ def test_transition_has_its_label():
 
 
 def test_train_in_the_summary_is_not_repeated():
-    named = make_transition(finding(Level.CRITICAL, summary="gpt is held"))
+    named = make_transition(finding(Severity.CRITICAL, summary="gpt is held"))
     assert render_with(named).subject == "[opsctl] CRITICAL: gpt is held"
-    other = make_transition(finding(Level.CRITICAL, summary="gpt-2 is held"))
+    other = make_transition(finding(Severity.CRITICAL, summary="gpt-2 is held"))
     assert render_with(other).subject == "[opsctl] CRITICAL: gpt: gpt-2 is held"
 
 
 def test_message_shows_five_lines_of_evidence():
-    body = render_with(make_transition(finding(Level.CRITICAL, evidence=tuple("abcdefg")))).body
+    body = render_with(make_transition(finding(Severity.CRITICAL, evidence=tuple("abcdefg")))).body
     assert "  e\n  and 2 more lines: opsctl alerts show 'hang/gpt'\n" in body
 
 
 def test_message_names_the_checkpoint_to_roll_back_to():
-    body = render_with(make_transition(finding(Level.CRITICAL, rollback="step-0900, complete"))).body
+    body = render_with(make_transition(finding(Severity.CRITICAL, rollback="step-0900, complete"))).body
     assert "  roll back to: step-0900, complete\n" in body
 
 
@@ -86,13 +87,13 @@ def test_link_with_an_unknown_name_is_refused():
 
 
 def test_default_remedy_is_status():
-    assert "  opsctl status gpt\n" in render_with(make_transition(finding(Level.CRITICAL))).body
-    assert "  opsctl status\n" in render_with(make_transition(finding(Level.CRITICAL, train=""))).body
+    assert "  opsctl status gpt\n" in render_with(make_transition(finding(Severity.CRITICAL))).body
+    assert "  opsctl status\n" in render_with(make_transition(finding(Severity.CRITICAL, train=""))).body
 
 
 def test_subject_is_one_line_of_bounded_length():
     subject = render_with(
-        make_transition(finding(Level.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))
+        make_transition(finding(Severity.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))
     ).subject
     assert "\n" not in subject
     assert "\r" not in subject
@@ -100,15 +101,16 @@ def test_subject_is_one_line_of_bounded_length():
 
 
 def test_braces_in_a_finding_are_literal():
-    assert "{{ 7 * 7 }}" in render_with(make_transition(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
+    assert "{{ 7 * 7 }}" in render_with(make_transition(finding(Severity.CRITICAL, summary="{{ 7 * 7 }}"))).subject
 
 
 def test_storm_is_one_message_with_the_worst_first():
-    transitions = [make_transition(finding(Level.WARNING, f"hang/train-{n:02}")) for n in range(60)]
-    transitions.append(make_transition(finding(Level.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")))
+    transitions = [make_transition(finding(Severity.WARNING, f"hang/train-{n:02}")) for n in range(60)]
+    full = finding(Severity.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")
+    transitions.append(make_transition(full))
     message = render_storm(Batch(id="b1", number=1, changes=tuple(transitions)), transitions, AlertSettings())
     assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 WARNING; first: it is critical"
-    assert message.level is Level.CRITICAL
+    assert message.severity is Severity.CRITICAL
     first = message.body.splitlines()[2]
     assert first == "CRITICAL: fs_quota/scratch: it is critical"
     assert f"\nand {61 - MAX_LISTED_IN_STORM} more\n" in message.body

@@ -49,7 +49,7 @@ def find_chain(world):
 
 def write(world, text, *, id="1", sender="U0ANNA", key="hang/gpt", care=None, **more):
     """Apply one answer to the open alert."""
-    alert = f"{world.ledger.levels()[key].incident}.1"
+    alert = f"{world.ledger.entries()[key].incident}.1"
     raw = RawAnswer(id=id, channel="team", message=alert, sender=sender, text=text, **more)
     return apply_answers(world.alerting, [raw], find_chain(world), care)
 
@@ -60,7 +60,7 @@ def describe_effect(world, answers):
     waiting = load_memory(world.site).waiting
     [silence, *_] = [*world.ledger.read().silences, None]
     subjects = [item.message.subject for box in world.alerting.outboxes for item in box.waiting()]
-    if world.ledger.levels()["hang/gpt"].acknowledged:
+    if world.ledger.entries()["hang/gpt"].acknowledged:
         return "ack"
     if silence:
         return silence.until
@@ -96,7 +96,7 @@ def make_mail(case, alert):
 
 @pytest.mark.parametrize("case", MAILS, ids=lambda case: case["name"])
 def test_mail_is_understood_or_answered(world, case):
-    alert = f"{world.ledger.levels()['hang/gpt'].incident}.1"
+    alert = f"{world.ledger.entries()['hang/gpt'].incident}.1"
     answer = email._parse(make_mail(case, alert), "team", KEY)
     assert find_person(world.rules.people, answer.sender if answer else "") == ("anna" if answer else "")
     assert describe_effect(world, [answer] if answer else []) == read_right(case["right"], world.clock.now())
@@ -105,7 +105,7 @@ def test_mail_is_understood_or_answered(world, case):
 @pytest.mark.parametrize("case", THREAD, ids=lambda case: case["text"])
 def test_message_in_a_thread_is_understood_or_answered(world, case):
     row = {"ts": "1.2", "user": "U0ANNA", **case}
-    alert = f"{world.ledger.levels()['hang/gpt'].incident}.1"
+    alert = f"{world.ledger.entries()['hang/gpt'].incident}.1"
     answers = list(slack._read_thread("team", alert, "1.1", [row]))
     assert describe_effect(world, answers) == read_right(case["right"], world.clock.now())
 
@@ -177,7 +177,7 @@ def test_text_of_a_program_is_answered_a_bounded_number_of_times(world):
 
 
 def test_answer_after_the_end_of_the_alert_is_answered(world):
-    alert = f"{world.ledger.levels()['hang/gpt'].incident}.1"
+    alert = f"{world.ledger.entries()['hang/gpt'].incident}.1"
     world.record(".")
     answer = RawAnswer(id="1", channel="team", message=alert, sender="U0ANNA", text="ack")
     done = apply_answers(world.alerting, [answer], find_chain(world))

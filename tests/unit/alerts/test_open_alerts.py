@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_files import LedgerFiles, ledger_path, open_alerts
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from tests.unit.alerts.conftest import finding
 
 
@@ -13,14 +13,15 @@ def read_open_alerts(world):
 
 
 def briefs(world):
-    return [(open_alert.level, open_alert.summary) for open_alert in read_open_alerts(world)]
+    return [(open_alert.severity, open_alert.summary) for open_alert in read_open_alerts(world)]
 
 
 def test_silence_of_an_open_alert_is_shown(world):
     world.record("C")
     world.ledger.silence("hang/*", world.clock.now() + timedelta(hours=4), "maintenance")
-    [(level, summary)] = briefs(world)
-    assert (level, summary.startswith("it is critical (silenced until 2026-01-01 04:00 UTC by ")) == ("critical", True)
+    [(severity, summary)] = briefs(world)
+    assert severity is Severity.CRITICAL
+    assert summary.startswith("it is critical (silenced until 2026-01-01 04:00 UTC by ")
     assert summary.endswith(": maintenance)")
 
 
@@ -29,8 +30,8 @@ def test_silenced_critical_finding_is_shown(world):
     world.ledger.silence("hang/*", world.clock.now() + timedelta(hours=4), "maintenance")
     assert briefs(world) == []
     world.record("C")
-    [(level, summary)] = briefs(world)
-    assert (level, summary.startswith("hang/gpt is critical (silenced until ")) == ("critical", True)
+    [(severity, summary)] = briefs(world)
+    assert (severity, summary.startswith("hang/gpt is critical (silenced until ")) == ("critical", True)
     [brief] = read_open_alerts(world)
     assert (brief.train, brief.silenced_until) == ("gpt", "2026-01-01T04:00:00Z")
 
@@ -53,7 +54,7 @@ def test_unreadable_ledger_is_an_open_alert(world):
     world.record("C")
     for break_ledger in (lambda path: path.write_text('{"entries": {"x": 3}}'), make_directory):
         break_ledger(ledger_path(world.ledger.site))
-        assert [(alert.key, alert.level) for alert in read_open_alerts(world)] == [("alerts/ledger", "unknown")]
+        assert [(alert.key, alert.severity) for alert in read_open_alerts(world)] == [("alerts/ledger", "unknown")]
 
 
 def make_directory(path):
@@ -63,5 +64,5 @@ def make_directory(path):
 
 def test_alerts_of_a_full_disk_are_shown(world):
     """The ledger then continues in the spare directory, which `opsctl status` and the pages did not read."""
-    AlertLedger(world.spare, world.clock).record([finding(Level.CRITICAL)])
-    assert [alert.key for alert in read_open_alerts(world)] == list(world.ledger.levels()) == ["hang/gpt"]
+    AlertLedger(world.spare, world.clock).record([finding(Severity.CRITICAL)])
+    assert [alert.key for alert in read_open_alerts(world)] == list(world.ledger.entries()) == ["hang/gpt"]

@@ -9,7 +9,7 @@ import pytest
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import MAX_WAIT, MIN_TRIES_BEFORE_ABANDON, Outbox, Undelivered
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
 
@@ -22,9 +22,9 @@ class FakeChannel:
         self.instead = ""
         self.outbox = Outbox(site, clock, lambda kind, **data: self.journal.append(kind))
 
-    def put(self, number, ident, root="", level=Level.CRITICAL):
+    def put(self, number, ident, root="", severity=Severity.CRITICAL):
         at, root = self.clock.now(), root or ident
-        message = Message(id=ident, root=root, at=at, level=level, subject=ident, body="")
+        message = Message(id=ident, root=root, at=at, severity=severity, subject=ident, body="")
         self.outbox.put(OutboxItem(message=message, channel="mail", number=number))
 
     def deliver(self, item):
@@ -302,6 +302,13 @@ def test_reference_of_the_channel_is_stored(channel):
     assert channel.outbox.reference("mail", "a.2") == ""
 
 
+def test_item_from_before_severities_is_read(channel):
+    channel.put(1, "a.1")
+    [path] = channel.outbox.queue("mail").iterdir()
+    path.write_text(path.read_text().replace('"severity"', '"level"'))
+    assert [item.message.severity for item in channel.outbox.waiting()] == [Severity.CRITICAL]
+
+
 def test_queued_item_is_readable_json(channel):
     channel.put(1, "a.1")
     [path] = channel.outbox.queue("mail").glob("*.json")
@@ -329,9 +336,9 @@ def test_working_channel_expires_nothing(channel):
 
 
 def test_critical_thread_is_sent_before_older_warnings(channel):
-    channel.put(1, "a.1", level=Level.WARNING)
+    channel.put(1, "a.1", severity=Severity.WARNING)
     channel.put(2, "b.1")
-    channel.put(3, "b.2", root="b.1", level=Level.OK)
+    channel.put(3, "b.2", root="b.1", severity=Severity.OK)
     channel.flush()
     assert channel.sent == ["b.1", "b.2", "a.1"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition, Thread
 from opsctl.alerts.routes import find_destinations, find_fallback, select_channels
-from opsctl.base.findings import Level, Transition
+from opsctl.base.findings import Severity, Transition
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 from tests.support.cases import read_cases
@@ -32,7 +32,7 @@ def with_routes(*routes):
 
 
 def test_default_route_is_every_channel():
-    assert list(route({}, make_transition(Level.OK, Level.WARNING))) == ["mail", "team"]
+    assert list(route({}, make_transition(Severity.OK, Severity.WARNING))) == ["mail", "team"]
 
 
 def test_default_channel_is_a_file_of_the_site(tmp_path):
@@ -41,37 +41,37 @@ def test_default_channel_is_a_file_of_the_site(tmp_path):
 
 
 def test_critical_route_takes_no_warnings():
-    only_critical = with_routes({"channels": ("mail",), "level": "critical"})
-    assert route(only_critical, make_transition(Level.OK, Level.WARNING)) == {}
-    assert list(route(only_critical, make_transition(Level.WARNING, Level.CRITICAL))) == ["mail"]
+    only_critical = with_routes({"channels": ("mail",), "severity": "critical"})
+    assert route(only_critical, make_transition(Severity.OK, Severity.WARNING)) == {}
+    assert list(route(only_critical, make_transition(Severity.WARNING, Severity.CRITICAL))) == ["mail"]
 
 
 def test_critical_route_gets_the_recovery():
-    assert list(
-        route(with_routes({"channels": ("mail",), "level": "critical"}), make_transition(Level.CRITICAL, Level.OK))
-    ) == ["mail"]
+    rules = with_routes({"channels": ("mail",), "severity": "critical"})
+    assert list(route(rules, make_transition(Severity.CRITICAL, Severity.OK))) == ["mail"]
 
 
 def test_channel_of_an_incident_gets_its_recovery():
-    rules = with_routes({"channels": ("mail",), "level": "critical"})
+    rules = with_routes({"channels": ("mail",), "severity": "critical"})
     thread = Thread(at=NOON, roots={"mail": "abc.1"})
-    assert list(route(rules, make_transition(Level.WARNING, Level.OK), thread)) == ["mail"]
+    assert list(route(rules, make_transition(Severity.WARNING, Severity.OK), thread)) == ["mail"]
 
 
 def test_unknown_is_routed_like_a_warning():
-    assert list(route(with_routes({"channels": ("mail",)}), make_transition(Level.OK, Level.UNKNOWN))) == ["mail"]
+    assert list(route(with_routes({"channels": ("mail",)}), make_transition(Severity.OK, Severity.UNKNOWN))) == ["mail"]
 
 
 def test_routes_by_train_and_by_key():
     rules = with_routes({"channels": ("mail",), "trains": ("big-*",)}, {"channels": ("team",), "keys": ("fs_quota/*",)})
-    assert list(route(rules, make_transition(Level.OK, Level.CRITICAL, train="big-1"))) == ["mail"]
-    assert list(route(rules, make_transition(Level.OK, Level.CRITICAL, train="", key="fs_quota/scratch"))) == ["team"]
+    assert list(route(rules, make_transition(Severity.OK, Severity.CRITICAL, train="big-1"))) == ["mail"]
+    of_site = make_transition(Severity.OK, Severity.CRITICAL, train="", key="fs_quota/scratch")
+    assert list(route(rules, of_site)) == ["team"]
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "warning_waits_for_the_end_of_quiet_hours"))
 def test_warning_waits_for_the_end_of_quiet_hours(at, sent):
     rules = {"time_zone": "Europe/Paris"} | with_routes({"channels": ("mail",), "quiet": "22:00-07:00"})
-    assert route(rules, make_transition(Level.OK, Level.WARNING, at)) == {"mail": sent}
+    assert route(rules, make_transition(Severity.OK, Severity.WARNING, at)) == {"mail": sent}
 
 
 @pytest.mark.parametrize(("hour", "minute", "waits"), [(10, 59, False), (11, 0, True), (13, 29, True), (13, 30, False)])
@@ -79,17 +79,17 @@ def test_quiet_hours_may_lie_within_one_day(hour, minute, waits):
     rules = {"time_zone": "UTC"} | with_routes({"channels": ("mail",), "quiet": "11:00-13:30"})
     end = NOON.replace(hour=13, minute=30)
     at = NOON.replace(hour=hour, minute=minute)
-    assert route(rules, make_transition(Level.OK, Level.WARNING, at)) == {"mail": end if waits else None}
+    assert route(rules, make_transition(Severity.OK, Severity.WARNING, at)) == {"mail": end if waits else None}
 
 
 def test_critical_ignores_quiet_hours():
     rules = {"time_zone": "UTC"} | with_routes({"channels": ("mail",), "quiet": "11:00-13:30"})
-    assert route(rules, make_transition(Level.OK, Level.CRITICAL)) == {"mail": None}
+    assert route(rules, make_transition(Severity.OK, Severity.CRITICAL)) == {"mail": None}
 
 
 def test_earliest_route_to_a_channel_counts():
     rules = {"time_zone": "UTC"} | with_routes({"channels": ("mail",), "quiet": "11:00-13:30"}, {"channels": ("mail",)})
-    assert route(rules, make_transition(Level.OK, Level.WARNING)) == {"mail": None}
+    assert route(rules, make_transition(Severity.OK, Severity.WARNING)) == {"mail": None}
 
 
 def test_fallback_is_configured_or_the_next_channel():
@@ -106,7 +106,7 @@ def test_quiet_hours_end_by_local_clock_after_dst(zone, monkeypatch):
     try:
         evening = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)  # 23:30 in summer time; 07:00 is in winter time
         rules = {**with_routes({"channels": ("mail",), "quiet": "22:00-07:00"}), "time_zone": zone}
-        moments = route(rules, make_transition(Level.OK, Level.WARNING, evening))
+        moments = route(rules, make_transition(Severity.OK, Severity.WARNING, evening))
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -114,8 +114,9 @@ def test_quiet_hours_end_by_local_clock_after_dst(zone, monkeypatch):
 
 
 def test_critical_channel_gets_no_warning_of_a_reopened_incident():
-    rules = with_routes({"channels": ("mail",), "level": "critical"}, {"channels": ("team",)})
-    over = Thread(at=NOON, roots={"mail": "abc.1", "team": "abc.1"}, levels={"mail": Level.OK, "team": Level.OK})
-    assert list(route(rules, make_transition(Level.OK, Level.WARNING), over)) == ["team"]
-    again = Thread(at=NOON, roots=over.roots, levels={"mail": Level.OK, "team": Level.WARNING})
-    assert list(route(rules, make_transition(Level.WARNING, Level.OK), again)) == ["team"]
+    rules = with_routes({"channels": ("mail",), "severity": "critical"}, {"channels": ("team",)})
+    roots = {"mail": "abc.1", "team": "abc.1"}
+    over = Thread(at=NOON, roots=roots, severities=dict.fromkeys(roots, Severity.OK))
+    assert list(route(rules, make_transition(Severity.OK, Severity.WARNING), over)) == ["team"]
+    again = Thread(at=NOON, roots=over.roots, severities={"mail": Severity.OK, "team": Severity.WARNING})
+    assert list(route(rules, make_transition(Severity.WARNING, Severity.OK), again)) == ["team"]

@@ -15,7 +15,7 @@ from opsctl.alerts import dispatch
 from opsctl.base.errors import OpsctlError
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import lease, site_dir
-from tests.unit.alerts.conftest import LEVELS, World, finding
+from tests.unit.alerts.conftest import SEVERITIES, World, finding
 
 ROUNDS = 16
 CALM_ROUNDS = 20
@@ -46,7 +46,7 @@ class Watchers:
         mark = self.truth
         try:
             ledger = watcher.ledger.begin_cycle()
-            changes = ledger.record([finding(LEVELS[mark])])
+            changes = ledger.record([finding(SEVERITIES[mark])])
             self.story.append(f"{name} saw {mark}: {len(changes)} changes")
             dispatch.send_alerts(watcher.alerting)
         except (OpsctlError, KeyboardInterrupt) as error:

@@ -45,21 +45,21 @@ def write_tick(site: Path, *, ago: float, is_selected: bool) -> None:
 
 def test_cron_without_ticks_names_the_start_command(site):
     line = cron_line(site)
-    assert (line["level"], line["advice"]) == ("optional", "opsctl cron start")
+    assert (line["severity"], line["advice"]) == ("optional", "opsctl cron start")
     assert line["result"].startswith("not started: ")
 
 
 def test_external_ticks_are_ok(site):
     write_tick(site, ago=100, is_selected=False)
     line = cron_line(site)
-    assert line["level"] == "ok"
+    assert line["severity"] == "ok"
     assert line["result"].startswith("external ticks; last tick 20")
 
 
 def test_overdue_ticks_are_missing(site):
     write_tick(site, ago=7200, is_selected=True)
     line = cron_line(site)
-    assert (line["level"], line["advice"]) == ("missing", "opsctl cron start")
+    assert (line["severity"], line["advice"]) == ("missing", "opsctl cron start")
     assert line["result"].endswith(": overdue")
 
 
@@ -68,7 +68,7 @@ def test_invalid_driver_file_does_not_stop_doctor(site):
     selected = CronDir(SiteDir.of(site.parent / "trains")).selected
     selected.write_text("{")
     os.utime(selected, (0, 0))
-    assert cron_line(site)["level"] == "missing"
+    assert cron_line(site)["severity"] == "missing"
 
 
 def test_machine_that_is_too_small_or_without_bf16_is_named(site, monkeypatch):
@@ -77,7 +77,7 @@ def test_machine_that_is_too_small_or_without_bf16_is_named(site, monkeypatch):
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 18}.__getitem__)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(total=1 << 30, free=1 << 20))
     rows = {row["check"]: row for row in doctor(site)}
-    assert {rows[check]["level"] for check in ("processor", "cores", "memory", "disk")} == {"optional"}
+    assert {rows[check]["severity"] for check in ("processor", "cores", "memory", "disk")} == {"optional"}
     assert rows["processor"]["result"].endswith("no bf16 instructions; bf16 takes 30 times as long as fp32")
     assert rows["cores"]["result"] == "1: demo and trainer need 2"
     assert rows["memory"]["result"] == "1 GiB: demo and trainer need 2 GiB"
@@ -93,7 +93,7 @@ def test_open_site_file_and_secrets_are_reported(site, tmp_path):
     )
     site.chmod(0o664)
     secret.chmod(0o644)
-    missing = {(line["check"], line["advice"]) for line in doctor(site) if line["level"] == "missing"}
+    missing = {(line["check"], line["advice"]) for line in doctor(site) if line["severity"] == "missing"}
     assert missing >= {
         ("site file", f"chmod go-w {site}"),
         ("alerts team", f"chmod 600 {secret}"),
@@ -123,4 +123,4 @@ def test_module_of_a_broken_import_hook_is_unknown(site, monkeypatch):
     monkeypatch.delitem(sys.modules, "pyslurm", raising=False)
     monkeypatch.setattr(sys, "meta_path", [BrokenHook(), *sys.meta_path])
     row = extra_rows(site)["extra pyslurm"]
-    assert (row["level"], "the hook is broken" in row["result"]) == ("unknown", True)
+    assert (row["severity"], "the hook is broken" in row["result"]) == ("unknown", True)

@@ -37,7 +37,7 @@ def test_score(case: dict[str, Any]) -> None:
         outcome = end.get("outcome", "crashed")
         events.append(AttemptFinalized(**named, outcome=outcome, action=end["action"], why=""))
     alerts = [
-        AlertEvent(at=BEGIN + timedelta(seconds=row["at"]), level="critical", key=row["key"], text="", is_worse=True)
+        AlertEvent(at=BEGIN + timedelta(seconds=row["at"]), severity="critical", key=row["key"], text="", is_worse=True)
         for row in case.get("alerts", ())
     ]
     last, *later = case.get("steps", [27])

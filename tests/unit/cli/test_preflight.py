@@ -40,7 +40,7 @@ def test_missing_slurm_is_only_a_note(preflight):
     code, out, _ = preflight("--strict", "--json")
     result = json.loads(out)
     assert (code, result["train"], result["ok"]) == (0, "t", True)
-    assert [(finding["level"], finding["check"]) for finding in result["findings"]] == [("note", "unknown")]
+    assert [(finding["severity"], finding["check"]) for finding in result["findings"]] == [("note", "unknown")]
 
 
 def test_warning_fails_only_with_strict(preflight):

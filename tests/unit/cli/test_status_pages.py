@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, Group, RenderableType
 
 from opsctl.alerts.ledger_files import OpenAlert
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.cli.status_card import BLOCKS, fitted_card, sparkline, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import LastAttempt, Running, TrainStatus, Waiting, unreadable
@@ -59,10 +59,8 @@ def make_status(name: str = "tr11", **changes: object) -> TrainStatus:
     return replace(plain, **changes)  # type: ignore[arg-type]  # fields of TrainStatus
 
 
-def make_alert(level: Level = Level.CRITICAL, train: str = "tr11", **changes: object) -> OpenAlert:
-    alert = OpenAlert(
-        key=f"hang/{train}", level=level.value, summary="no step for 2 h", train=train, since="", acknowledged=False
-    )
+def make_alert(severity: Severity = Severity.CRITICAL, train: str = "tr11", **changes: object) -> OpenAlert:
+    alert = OpenAlert(key=f"hang/{train}", severity=severity, summary="no step for 2 h", train=train, since="")
     return replace(alert, **changes)  # type: ignore[arg-type]  # fields of OpenAlert
 
 
@@ -78,7 +76,7 @@ def draw_card(status: TrainStatus, width: int = 80, room: int = 15) -> list[str]
 
 
 CROWDED = make_status(
-    alerts=(make_alert(), make_alert(Level.WARNING, acknowledged=True, summary=LONG)),
+    alerts=(make_alert(), make_alert(Severity.WARNING, acknowledged=True, summary=LONG)),
     stop="requested 4 min ago (the loss has diverged), no reaction so far, SIGTERM in 60 s",
     waiting=tuple(Waiting(array=str(n), tasks=9, reason="Priority", why=LONG, start=None) for n in range(9)),
     last_attempt=LastAttempt(attempt="12_2.0", outcome="crashed", action="continue", why=LONG, at=NOW),
@@ -171,7 +169,7 @@ def test_small_table_keeps_trains_in_need() -> None:
 
 def test_loud_alerts_stand_above_the_table() -> None:
     quiet = make_alert(acknowledged=True), make_alert(silenced_until="2026-11-21")
-    texts = [text.plain for text in alert_texts([make_alert(), *quiet, make_alert(Level.WARNING, train="")])]
+    texts = [text.plain for text in alert_texts([make_alert(), *quiet, make_alert(Severity.WARNING, train="")])]
     assert texts == ["CRITICAL  tr11: no step for 2 h", "WARNING  no step for 2 h"]
 
 

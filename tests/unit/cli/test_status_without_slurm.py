@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.app import build
 from opsctl.base.errors import InputError, RunDirError, Unreachable
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.cli import cli
 from opsctl.cli.top.trains_feed import TrainsFeed
 from opsctl.dash.collect_site import collect_site
@@ -126,8 +126,8 @@ def test_json_queue_is_null_and_exit_code_is_75(run: RunDir) -> None:
 
 def test_status_shows_since_when_slurm_is_silent(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(slurm_minutes=0))
-    ledger.record([make_finding(key="slurm/site", level=Level.OK, summary="Slurm answers")])
-    ledger.record([make_finding(key="slurm/site", level=Level.UNKNOWN, summary="Slurm: squeue got no answer")])
+    ledger.record([make_finding(key="slurm/site", severity=Severity.OK, summary="Slurm answers")])
+    ledger.record([make_finding(key="slurm/site", severity=Severity.UNKNOWN, summary="Slurm: squeue got no answer")])
     since = next(iter(ledger.read().entries.values())).since
     assert f"Slurm does not answer, since {since:%Y-%m-%d %H:%M} UTC: squeue " in status().stdout
 

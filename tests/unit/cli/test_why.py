@@ -18,7 +18,7 @@ from opsctl.cli.why import why
 from opsctl.diagnosis.flight_recorder import describe_dumps, read_dumps
 from opsctl.guard.finalize import finalize
 from opsctl.guard.stop_request import StopKind, request_stop
-from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity, Health, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.settings.loader import SiteSettings
 from opsctl.state.archive import pack
@@ -225,7 +225,7 @@ def test_running_attempt_has_no_cause(train: QueuedTrain) -> None:
 def check_node(train: QueuedTrain, node: str, evidence: str = "") -> None:
     """Store a health check of `node`, made now."""
     at = train.clock.now()
-    rows = (CheckResult(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
+    rows = (CheckResult(check="remapped_rows", severity=CheckSeverity.DEGRADED, evidence=evidence),) if evidence else ()
     health = Health.DEGRADED if evidence else Health.HEALTHY
     verdict = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
     FakeApp(train).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from opsctl.alerts.ledger_files import OpenAlert
+from opsctl.base.findings import Severity
 from opsctl.dash.show_times import format_age
 from opsctl.dash.train_figures import draw_sparkline
 from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
@@ -33,9 +34,9 @@ def last(outcome: str, action: str = "continue") -> LastAttempt:
     return LastAttempt(attempt="7_2.0", outcome=outcome, action=action, why="exit code 1", at=AT)
 
 
-def alert(level: str, **fields: Any) -> OpenAlert:
+def alert(severity: str, **fields: Any) -> OpenAlert:
     given = {"key": "hang/tr11", "summary": "tr11: no step for 31 min", "train": "tr11", "since": AT.isoformat()}
-    fields = {**given, "level": level, "acknowledged": False, **fields}
+    fields = {**given, "severity": Severity(severity), **fields}
     return OpenAlert(**{"brief": fields["summary"].removeprefix("tr11: "), **fields})
 
 

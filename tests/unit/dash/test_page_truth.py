@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.base.findings import Severity
 from opsctl.base.model import JobState, Node
 from opsctl.base.statements import state
 from opsctl.dash.alert_groups import group_alerts
@@ -86,14 +87,14 @@ def test_running_on_an_excluded_node_is_amber() -> None:
 
 
 def test_finished_train_is_never_red() -> None:
-    hang, lost = alert("critical"), replace(LOST, level="critical")
+    hang, lost = alert("critical"), replace(LOST, severity=Severity.CRITICAL)
     assert headline(status("finished", alerts=(lost,))).tone is Tone.GREEN
     assert headline(status("finished", alerts=(hang,))).tone is Tone.AMBER
 
 
 def test_kept_faulty_node_asks_for_a_decision() -> None:
     summary = "tr11 continues with node002, too few other nodes: 1_1.0: gpu: fell off"
-    kept = replace(LOST, level="critical", kind="failures.continues_with", summary=summary)
+    kept = replace(LOST, severity=Severity.CRITICAL, kind="failures.continues_with", summary=summary)
     found = headline(running(alerts=(kept,)))
     assert (found.tone, found.text) == (Tone.AMBER, "Continues with node002, for lack of other nodes")
 

@@ -21,7 +21,7 @@ from opsctl.guard.node_care import NodeCare, find_accused
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.monitor.reconcile import reconcile
-from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity, Health, NodeSnapshot, Verdict
 from opsctl.nodes.node_score import node_score
 from opsctl.state.events import AttemptFinalized, Diagnosed, Event, Excluded, ExclusionDecided
 from opsctl.state.run_dir import Attempt
@@ -99,7 +99,7 @@ def test_node_of_a_failed_gpu_is_excluded(train: QueuedTrain, care: NodeCare) ->
 
 
 def test_earlier_health_findings_are_journalled(train: QueuedTrain, care: NodeCare) -> None:
-    result = CheckResult(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
+    result = CheckResult(check="xid", severity=CheckSeverity.DEGRADED, evidence="Xid 94")
     verdict = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=train.clock.now(), by="ssh")
     care.history.save([(NodeSnapshot(node="node001", at=train.clock.now()), verdict)], baseline_hours=24)
     finalize(train.arrays, train.rules, crash_attempt(train, ECC), care=care)

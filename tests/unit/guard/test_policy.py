@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.end_record import Action, FinishedAttempt
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
 from opsctl.monitor.confirm_proposals import confirm_proposals, find_proposals
-from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
+from opsctl.nodes.health.node_state import CheckResult, CheckSeverity, Health, Verdict
 from opsctl.settings.health import PolicySettings
 from opsctl.state.events import ExclusionDecided, RequestDone
 from opsctl.state.reasons import as_written
@@ -37,7 +37,7 @@ def crash_three_times(train: QueuedTrain, **steps: str) -> FinishedAttempt:
 
 def list_open(train: QueuedTrain) -> list[str]:
     found = failures(train.run, train.arrays.journal.events(), train.clock.now())
-    return [finding.says.kind for finding in found if finding.level is Level.CRITICAL]
+    return [finding.says.kind for finding in found if finding.severity is Severity.CRITICAL]
 
 
 def test_a_proposed_hold_is_open_until_a_person_holds(train: QueuedTrain) -> None:
@@ -110,7 +110,7 @@ def test_a_proposed_exclusion_excludes_nothing_until_a_person_confirms(train: Qu
 
 
 def blame(train: QueuedTrain, care: NodeCare) -> ExclusionDecided:
-    fault = CheckResult(check="ecc", severity=Severity.FAULTY, evidence="ECC errors: 3")
+    fault = CheckResult(check="ecc", severity=CheckSeverity.FAULTY, evidence="ECC errors: 3")
     bad = Verdict(node="node001", health=Health.FAULTY, results=(fault,), at=train.clock.now(), by="ssh")
     diagnosis = Diagnosis(kind=CauseKind.GPU, cause="gpu-ecc", says="ECC", node="node001", attempt="12_1.0")
     decided = care.remove_suspects(train.arrays, diagnosis, ["node001"], [bad])

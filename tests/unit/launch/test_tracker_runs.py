@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
-from opsctl.base.findings import Level, Transition
+from opsctl.base.findings import Severity, Transition
 from opsctl.guard.rank import environment_of_rank
 from opsctl.host.system import SystemClock
 from opsctl.launch.tracker_runs import add_links, tracker_links, tracker_variables
@@ -102,9 +102,9 @@ def test_link_of_comet_needs_workspace_and_project(run: RunDir) -> None:
 def test_alert_carries_the_link(run: RunDir) -> None:
     events = submit(run, "a")
     run.config.write_text(HEAD + "[environment]\nWANDB_ENTITY = 'team'\nWANDB_PROJECT = 'big'\n")
-    findings = [make_finding(key=f"loss/{level}", level=level, summary="x", evidence=("y",)) for level in Level]
+    findings = [make_finding(f"loss/{severity}", severity, summary="x", evidence=("y",)) for severity in Severity]
     linked = [finding for finding in add_links(findings, run, events) if len(finding.lines) == 2]
-    assert {finding.level for finding in linked} == set(Level) - {Level.OK}
+    assert {finding.severity for finding in linked} == set(Severity) - {Severity.OK}
     assert linked[0].lines[0].startswith("run: https://wandb.ai/team/big/runs/gpt-")
 
 
@@ -112,11 +112,11 @@ def test_message_shows_the_link_before_much_evidence(run: RunDir) -> None:
     events = submit(run, "a")
     run.config.write_text(HEAD + "[environment]\nWANDB_ENTITY = 'team'\nWANDB_PROJECT = 'big'\n")
     held = make_finding(
-        key="failures/gpt", level=Level.CRITICAL, summary="held", train="gpt", evidence=tuple(map(str, range(8)))
+        key="failures/gpt", severity=Severity.CRITICAL, summary="held", train="gpt", evidence=tuple(map(str, range(8)))
     )
     [finding] = add_links([held], run, events)
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    transition = Transition(id="0123456789ab.1", finding=finding, before=Level.OK, at=at)
+    transition = Transition(id="0123456789ab.1", finding=finding, before=Severity.OK, at=at)
     message = render_single(AlertTransition(transition=transition, opened=at), AlertSettings())
     assert f"  run: {tracker_links(run, events)[0]}\n" in message.body
     assert "and 4 more lines" in message.body

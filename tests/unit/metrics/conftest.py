@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemClock
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Submitted, Submitting
@@ -92,7 +92,7 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
         (run.checkpoints / f"global_step{step}" / "mp_rank_00_model_states.pt").write_text("weights")
         (run.checkpoints / "latest").write_text(f"global_step{step}")
     app = build(site)
-    finding = make_finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
+    finding = make_finding(key="hang/gpt", severity=Severity.CRITICAL, summary="no step", train="gpt", is_certain=True)
     app.alerting.ledger.record([finding])
     app.exclusions.add([("node002", "GPU fell off the bus")], hours=24)
     record = {"node": "node002", "at": now.timestamp(), "health": "faulty", "incidents": [INCIDENT]}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.monitor.run_watchdogs import propose_rollback
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
@@ -28,7 +28,7 @@ _HEADER = json.dumps({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [
 SAFETENSORS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(8)
 DIVERGES = make_finding(
     key="loss/t",
-    level=Level.CRITICAL,
+    severity=Severity.CRITICAL,
     summary="t: loss 9 at step 95, spiked from 2 to 9 at step 90",
     since_step=73,
     wants_rollback=True,
@@ -55,7 +55,7 @@ def test_finding_without_an_earlier_checkpoint_says_so(train: WatchedTrain) -> N
     assert propose_rollback(early, train).rollback == "no complete checkpoint before step 40 is known"
 
 
-@pytest.mark.parametrize("change", [{"level": Level.OK}, {"wants_rollback": False}, {"since_step": None}])
+@pytest.mark.parametrize("change", [{"severity": Severity.OK}, {"wants_rollback": False}, {"since_step": None}])
 def test_other_findings_stay_as_they_are(change, train: WatchedTrain) -> None:
     finding = replace(DIVERGES, **change)
     assert propose_rollback(finding, train) is finding
@@ -86,7 +86,7 @@ def test_checkpoint_inside_the_trouble_is_not_proposed(trouble: dict[str, Any], 
 
 HELD = make_finding(
     key="failures/t/12_3.0",
-    level=Level.CRITICAL,
+    severity=Severity.CRITICAL,
     summary="t is held: 12_3.0 crashed: the body exited with 1",
     evidence=("FileNotFoundError: [Errno 2] No such file or directory: '/out/checkpoint-500/trainer_state.json'",),
     names=("checkpoint-500", "trainer_state.json"),

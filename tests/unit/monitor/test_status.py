@@ -11,7 +11,7 @@ from rich.console import Console
 
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_files import LedgerFiles, open_alerts
-from opsctl.base.findings import Level, to_data
+from opsctl.base.findings import to_data
 from opsctl.base.model import Job, JobState
 from opsctl.base.units import format_duration
 from opsctl.cli.status import status_block
@@ -298,7 +298,7 @@ def test_lines_fit_the_terminal(run: RunDir, width: int) -> None:
 def test_open_alerts_are_shown_worst_first(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(warning_looks=1))
     rows = read_table(__file__, "findings")
-    ledger.record([make_finding(**{**fields, "level": Level(fields["level"])}, is_certain=True) for fields in rows])
+    ledger.record([make_finding(**fields, is_certain=True) for fields in rows])
     ledger.ack("loss/gpt", "on it")
     alerts = open_alerts(LedgerFiles(ledger.site), NOW)
     status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)

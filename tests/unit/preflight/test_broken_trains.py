@@ -6,7 +6,7 @@ from string import Formatter
 import pytest
 
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.problem import ProblemLevel, read_table
+from opsctl.preflight.problem import ProblemSeverity, read_table
 from tests.support.broken_trains import BASE, ROOT, Case, deepcopy, make_facts, read_cases
 from tests.support.real_configurations import read_configurations
 
@@ -25,12 +25,12 @@ GOOD = {
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_broken_train_gives_exactly_these_problems(case):
     problems = case.find_problems()
-    assert Counter((problem.level, problem.check) for problem in problems) == Counter(
+    assert Counter((problem.severity, problem.check) for problem in problems) == Counter(
         (lv, name) for lv, name, _ in case.expected
     )
     left = list(problems)
-    for level, name, part in case.expected:
-        matches = [problem for problem in left if (problem.level, problem.check) == (level, name)]
+    for severity, name, part in case.expected:
+        matches = [problem for problem in left if (problem.severity, problem.check) == (severity, name)]
         match = next((problem for problem in matches if part in problem.what), None)
         assert match is not None, [problem.what for problem in left]
         left.remove(match)
@@ -48,7 +48,7 @@ def test_example_gives_exactly_the_known_problems(example):
     problems = Case(
         name=example, table={"of": example, "finds": [], "facts": {**changes, **limits, **nodes}}
     ).find_problems()
-    assert [(problem.level, problem.check) for problem in problems] == GOOD[example], [
+    assert [(problem.severity, problem.check) for problem in problems] == GOOD[example], [
         problem.what for problem in problems
     ]
 
@@ -109,11 +109,11 @@ def test_rows_have_the_order_of_the_checks():
 
 
 def test_rows_have_the_levels_of_the_corpus():
-    levels = defaultdict(set)
+    found = defaultdict(set)
     for case in read_cases():
-        for level, name, _ in case.expected:
-            levels[name].add(level)
-    shown = {name: ", ".join(level for level in ProblemLevel if level in levels[name]) for name in CHECKS}
+        for severity, name, _ in case.expected:
+            found[name].add(severity)
+    shown = {name: ", ".join(severity for severity in ProblemSeverity if severity in found[name]) for name in CHECKS}
     assert {row[0].strip("`"): row[1] for row in ROWS} == shown
 
 
@@ -127,7 +127,7 @@ def find_refused(half, directory, *, by_torchrun):
     refused = {}
     for configuration in read_configurations(half, directory):
         problems = configuration.find_problems(by_torchrun=by_torchrun)
-        errors = [problem.what for problem in problems if problem.level is ProblemLevel.ERROR]
+        errors = [problem.what for problem in problems if problem.severity is ProblemSeverity.ERROR]
         if errors:
             refused[configuration.row["id"]] = errors
     return refused

@@ -33,7 +33,7 @@ def test_missing_script_in_a_mounted_directory_is_found(tmp_path: Path, script: 
     mounts = [f"{data}:{data}", f"{data}:{tmp_path}/code/inside"]
     problems = find_problems(tmp_path, ["python", script.replace("TMP", str(tmp_path))], mounts=mounts)
     missing = [problem for problem in problems if problem.check == "files"]
-    assert [problem.level for problem in missing] == ["error"] * is_missing
+    assert [problem.severity for problem in missing] == ["error"] * is_missing
 
 
 def test_start_in_the_run_directory_is_checked_too(tmp_path: Path) -> None:
@@ -51,5 +51,5 @@ def test_program_of_the_image_is_not_searched(tmp_path: Path) -> None:
 def test_missing_source_of_a_mount_is_a_warning(tmp_path: Path) -> None:
     mounts = [f"{tmp_path}/gone:/a:ro", f"{tmp_path}/data:/b"]
     problems = find_problems(tmp_path, ["python", "train.py"], mounts=mounts)
-    found = [(problem.level, problem.what) for problem in problems if "mounts" in problem.what]
+    found = [(problem.severity, problem.what) for problem in problems if "mounts" in problem.what]
     assert found == [("warning", f"[container] mounts: {tmp_path}/gone does not exist on this machine")]

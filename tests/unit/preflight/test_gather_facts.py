@@ -21,7 +21,7 @@ from opsctl.nodes.history import NodeRecord
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
-from opsctl.preflight.problem import LaunchRequest, ProblemLevel
+from opsctl.preflight.problem import LaunchRequest, ProblemSeverity
 from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.settings.watch import Filesystem
@@ -317,7 +317,7 @@ time_limit = "60"
     (tmp_path / "own.toml").write_text(text.format("t", tmp_path / "outputs"))
     train = load_train(tmp_path / "own.toml")
     request = LaunchRequest(train=train, spec=job_spec(train, SiteSettings(root="/t")), recipe=Recipe())
-    assert [problem.level for problem in CHECKS["save"](request, facts)] == [ProblemLevel.WARNING] * is_shared
+    assert [problem.severity for problem in CHECKS["save"](request, facts)] == [ProblemSeverity.WARNING] * is_shared
 
 
 LLAMA = {

@@ -11,7 +11,7 @@ VARIANTS = read_variants()
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_variant_is_found_or_spared(variant, tmp_path):
     problems = variant.find_problems(tmp_path)
-    reported = [f"{problem.kind}: {problem.what}" for problem in problems if problem.level != "note"]
+    reported = [f"{problem.kind}: {problem.what}" for problem in problems if problem.severity != "note"]
     for expected in variant.table.get("finds", []):
         check, _, part = expected.partition(":")
         assert any(line.startswith((f"{check}:", f"{check}.")) and part.strip() in line for line in reported), reported

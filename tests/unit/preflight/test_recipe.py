@@ -10,7 +10,7 @@ from opsctl.calc.accelerators import gpu_kind
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
+from opsctl.preflight.problem import LaunchRequest, ProblemSeverity, judge
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.slurm.batch_options import read_directives
@@ -61,7 +61,7 @@ def test_preflight_and_trainer_refuse_the_same_layouts(table, nodes, ranks):
     problems = [
         problem
         for problem in judge(checks, order(table, nodes=nodes, ranks=ranks), NO_FACTS)
-        if problem.level is ProblemLevel.ERROR
+        if problem.severity is ProblemSeverity.ERROR
     ]
     assert bool(problems) == bool(wrong), (problems, wrong)
 

@@ -50,7 +50,7 @@ def check_security(home: Path) -> tuple[int, list[dict]]:
 
 def list_unsafe(home: Path) -> list[dict]:
     exit_code, rows = check_security(home)
-    unsafe = [row for row in rows if row["level"] == "unsafe"]
+    unsafe = [row for row in rows if row["severity"] == "unsafe"]
     assert exit_code == bool(unsafe)
     return unsafe
 
@@ -61,7 +61,7 @@ def repair(home: Path, row: dict) -> None:
 
 def test_safe_installation_is_ok(home):
     exit_code, rows = check_security(home)
-    assert [row for row in rows if row["level"] != "ok"] == []
+    assert [row for row in rows if row["severity"] != "ok"] == []
     assert exit_code == 0
     assert [row["check"] for row in rows] == [
         "site file", "secret", "umask", "trust_parents", "root", "site directory", "trains", "environment", "python",
@@ -122,7 +122,7 @@ class TestForeignOwners:
         (home / "trains" / "tr11" / "switches").chmod(0o2775)
         exit_code, rows = check_security(home)
         assert exit_code == 0
-        assert [row["result"] for row in rows if row["level"] == "unknown"] == [
+        assert [row["result"] for row in rows if row["severity"] == "unknown"] == [
             f"{home}/trains/tr11/switches: the group 'no-such-group' of site.toml does not exist on this machine"
         ]
 
@@ -150,10 +150,10 @@ class TestForeignOwners:
             rows = json.loads(done.stdout)
         finally:
             subprocess.run(["rm", "-r", place], check=True)
-        levels = {(row["check"], row["level"]) for row in rows}
-        assert ("secret", "unknown") in levels, done.stdout
-        assert ("site directory", "unsafe") in levels
-        assert ("root", "ok") in levels
+        severities = {(row["check"], row["severity"]) for row in rows}
+        assert ("secret", "unknown") in severities, done.stdout
+        assert ("site directory", "unsafe") in severities
+        assert ("root", "ok") in severities
         assert done.returncode == 1
 
 

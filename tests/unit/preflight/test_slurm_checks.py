@@ -9,7 +9,7 @@ from opsctl.base.model import Accounting, Association, Job, JobState, Limits, No
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts, Facts
-from opsctl.preflight.problem import LaunchRequest, ProblemLevel
+from opsctl.preflight.problem import LaunchRequest, ProblemSeverity
 from opsctl.preflight.problem import judge as judged
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
@@ -56,7 +56,8 @@ def judge(known=None, top=None, after="", **slurm):
         train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=read_recipe(train)
     )
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
-    return [problem.what for problem in judged(CHECKS.values(), request, facts) if problem.level is ProblemLevel.ERROR]
+    problems = judged(CHECKS.values(), request, facts)
+    return [problem.what for problem in problems if problem.severity is ProblemSeverity.ERROR]
 
 
 def test_train_that_fits_has_no_problem():

@@ -9,8 +9,10 @@ from paramiko.config import SSHConfig
 from opsctl.base.errors import ConfigError
 from opsctl.host.system import SystemClock, state_home
 from opsctl.nodes.remote.ssh import KnownHosts, Ssh
+from opsctl.settings.alerts import EscalationTable, RouteTable
 from opsctl.settings.health import RemoteSettings
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse
+from opsctl.settings.watch import CheckTable
 from tests.support.cases import read_cases
 
 SLURM = {"nodes": 2, "time_limit": "20:00:00"}
@@ -76,7 +78,7 @@ def test_all_tables_of_a_site_are_checked_together():
         "fallback": "gone",
         "repeat_hours": [0],
         "channels": {"m": mail, "s": slack},
-        "routes": [{"channels": ["pager"]}, {"channels": ["m"], "level": "x"}],
+        "routes": [{"channels": ["pager"]}, {"channels": ["m"], "severity": "x"}],
     }
     disk = {"name": "a", "path": "/", "by": "du", "warning_percent": 99.0, "stale_minutes": -1.0}
     with pytest.raises(ConfigError) as caught:
@@ -91,6 +93,15 @@ def test_all_tables_of_a_site_are_checked_together():
         "[filesystem] 0: by = du needs `limit` or `inode_limit`: du does not report a limit; "
         "critical_percent is below warning_percent",
     ]
+
+
+def test_severity_is_read_under_its_old_name():
+    old = {"channels": ["m"], "level": "critical"}
+    check = {"name": "c", "kind": "log", "file": "f", "pattern": "x", "level": "critical"}
+    tables = [(RouteTable, old), (EscalationTable, {**old, "after_minutes": 1}), (CheckTable, check)]
+    assert [parse(table, fields, "").severity for table, fields in tables] == ["critical"] * 3
+    with pytest.raises(ConfigError, match="level: unknown key"):
+        parse(RouteTable, {**old, "severity": "warning"}, "")
 
 
 def test_all_tables_of_the_trainer_are_checked_together(tmp_path):

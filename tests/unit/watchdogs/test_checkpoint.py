@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.state import switches
 from opsctl.state.events import AttemptFinalized, AttemptStarted, RolledBack
 from opsctl.state.switches import Switch
@@ -53,16 +53,14 @@ def test_limit_follows_the_usual_interval(bench: Bench, hours: Hours) -> None:
     bench.start_task()
     for number in range(4):
         save(bench, number)
-        assert bench.judge("checkpoint").level is Level.OK
+        assert bench.judge("checkpoint").severity is Severity.OK
         bench.clock.time += hours(3)
-    assert bench.judge("checkpoint", after=hours(6)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(6)).severity is Severity.OK
     finding = bench.judge("checkpoint", after=hours(1))
-    assert (finding.level, finding.summary) == (
-        Level.WARNING,
-        "gpt: no new checkpoint for 10.0 h of running (limit 9.5 h); newest: global_step3",
-    )
+    assert finding.severity is Severity.WARNING
+    assert finding.summary == "gpt: no new checkpoint for 10.0 h of running (limit 9.5 h); newest: global_step3"
     assert finding.remedy == "opsctl save-switch gpt"
-    assert bench.judge("checkpoint", after=hours(10)).level is Level.CRITICAL
+    assert bench.judge("checkpoint", after=hours(10)).severity is Severity.CRITICAL
 
 
 def test_checkpoint_dated_in_the_future_has_age_zero(bench: Bench) -> None:
@@ -80,10 +78,10 @@ def test_queue_time_does_not_count(bench: Bench, hours: Hours) -> None:
         bench.judge("checkpoint")
         bench.clock.time += hours(1)
     bench.jobs = ()
-    assert bench.judge("checkpoint", after=hours(100)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(100)).severity is Severity.OK
     bench.start_task(since=bench.clock.time, tasks=(6,))
-    assert bench.judge("checkpoint", after=hours(2)).level is Level.OK
-    assert bench.judge("checkpoint", after=hours(2)).level is Level.WARNING
+    assert bench.judge("checkpoint", after=hours(2)).severity is Severity.OK
+    assert bench.judge("checkpoint", after=hours(2)).severity is Severity.WARNING
 
 
 def test_rollback_to_an_old_checkpoint_makes_no_checkpoint_late(bench: Bench, hours: Hours) -> None:
@@ -100,8 +98,8 @@ def test_rollback_to_an_old_checkpoint_makes_no_checkpoint_late(bench: Bench, ho
     bench.journal.append(RolledBack(rollback=1, step=2, checkpoint=newest.name, aside=()))
     bench.journal.append(AttemptStarted(attempt="7_2.0", nodes="n1"))
     bench.start_task(since=bench.clock.time, tasks=(2,))
-    assert bench.judge("checkpoint", after=hours(0.5)).level is Level.OK
-    assert bench.judge("checkpoint", after=hours(4)).level is Level.WARNING
+    assert bench.judge("checkpoint", after=hours(0.5)).severity is Severity.OK
+    assert bench.judge("checkpoint", after=hours(4)).severity is Severity.WARNING
 
 
 def test_checkpoint_of_a_clock_hours_ahead_hides_no_missing_one(bench: Bench, hours: Hours) -> None:
@@ -111,25 +109,25 @@ def test_checkpoint_of_a_clock_hours_ahead_hides_no_missing_one(bench: Bench, ho
     ahead = (bench.clock.time + hours(12)).timestamp()
     for path in (*checkpoint.iterdir(), checkpoint):
         os.utime(path, (ahead, ahead))
-    assert bench.judge("checkpoint").level is Level.OK
-    assert bench.judge("checkpoint", after=hours(0.9)).level is Level.OK
-    assert bench.judge("checkpoint", after=hours(0.2)).level is Level.WARNING
+    assert bench.judge("checkpoint").severity is Severity.OK
+    assert bench.judge("checkpoint", after=hours(0.9)).severity is Severity.OK
+    assert bench.judge("checkpoint", after=hours(0.2)).severity is Severity.WARNING
 
 
 def test_limit_may_be_configured(bench: Bench, hours: Hours) -> None:
     bench.config = {"checkpoint_hours": 1}
     bench.start_task()
-    assert bench.judge("checkpoint", after=hours(0.9)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(0.9)).severity is Severity.OK
     finding = bench.judge("checkpoint", after=hours(0.2))
-    assert (finding.level, finding.summary.endswith("newest: none")) == (Level.WARNING, True)
+    assert (finding.severity, finding.summary.endswith("newest: none")) == (Severity.WARNING, True)
 
 
 def test_limit_follows_the_settings_of_the_trainer(bench: Bench, hours: Hours) -> None:
     bench.run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 600, "keep_last": 3}}))
     bench.start_task()
     bench.steps(1, 30, step_s=6)  # 600 steps of 6 s take an hour
-    assert bench.judge("checkpoint", after=hours(3.4)).level is Level.OK
-    assert bench.judge("checkpoint", after=hours(0.2)).level is Level.WARNING
+    assert bench.judge("checkpoint", after=hours(3.4)).severity is Severity.OK
+    assert bench.judge("checkpoint", after=hours(0.2)).severity is Severity.WARNING
 
 
 def test_checkpoint_ten_times_larger_is_reported(bench: Bench, hours: Hours) -> None:
@@ -141,7 +139,7 @@ def test_checkpoint_ten_times_larger_is_reported(bench: Bench, hours: Hours) -> 
     assert (
         finding.summary == "gpt: global_step3 is 900 % larger than the previous checkpoints (9.77 KiB, before 1000 B)"
     )
-    assert finding.level is Level.WARNING
+    assert finding.severity is Severity.WARNING
 
 
 def test_unfinished_checkpoint_is_not_measured(bench: Bench, hours: Hours) -> None:
@@ -168,7 +166,7 @@ def test_new_damaged_checkpoint_is_reported(bench: Bench, damage: str) -> None:
         "gone": "gpt: step-0000100: rank-0.pt is missing",
         "manifest": "gpt: step-0000100: manifest.json is not the one that COMPLETE was written for",
     }
-    assert (finding.level, finding.summary) == (Level.CRITICAL, summaries[damage])
+    assert (finding.severity, finding.summary) == (Severity.CRITICAL, summaries[damage])
 
 
 def test_renamed_damaged_checkpoint_is_reported(bench: Bench) -> None:
@@ -177,12 +175,12 @@ def test_renamed_damaged_checkpoint_is_reported(bench: Bench) -> None:
     assert len(bench.judge_all("checkpoint")) == 1
     (bench.run.checkpoints / "damaged-step-0000100").mkdir()
     finding = bench.judge_all("checkpoint")[1]
-    assert (finding.level, finding.summary) == (Level.WARNING, "gpt: damaged-step-0000100: renamed as damaged")
+    assert (finding.severity, finding.summary) == (Severity.WARNING, "gpt: damaged-step-0000100: renamed as damaged")
 
 
 def test_idle_train_without_checkpoints_is_ok(bench: Bench) -> None:
     finding = bench.judge("checkpoint")
-    assert (finding.level, finding.summary) == (Level.OK, "gpt: newest checkpoint: none")
+    assert (finding.severity, finding.summary) == (Severity.OK, "gpt: newest checkpoint: none")
 
 
 def run_attempt(bench: Bench, task: int, *, minutes: float, resume_step: int = 100, **end: object) -> None:
@@ -212,16 +210,16 @@ def run_attempt(bench: Bench, task: int, *, minutes: float, resume_step: int = 1
 def test_running_time_of_short_tasks_adds_up(bench: Bench) -> None:
     bench.config = {"checkpoint_hours": 2}
     bench.jobs = (waiting("Dependency"),)
-    levels = []
+    severities = []
     for task in range(1, 6):
         run_attempt(bench, task, minutes=50, resume_step=100 * task)
-        levels.append(bench.judge("checkpoint").level)
-    assert levels == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.CRITICAL]
+        severities.append(bench.judge("checkpoint").severity)
+    assert severities == [Severity.OK, Severity.OK, Severity.WARNING, Severity.WARNING, Severity.CRITICAL]
     bench.start_task(since=bench.clock.time, tasks=(6,))
     finding = bench.judge("checkpoint", after=timedelta(minutes=6))
     assert finding.summary == "gpt: no new checkpoint for 4.3 h of running (limit 2.0 h); newest: none"
     save(bench, 1)
-    assert bench.judge("checkpoint", after=timedelta(minutes=6)).level is Level.OK
+    assert bench.judge("checkpoint", after=timedelta(minutes=6)).severity is Severity.OK
 
 
 def test_attempts_from_the_same_step_are_critical(bench: Bench) -> None:
@@ -231,7 +229,7 @@ def test_attempts_from_the_same_step_are_critical(bench: Bench) -> None:
         assert [finding.key for finding in bench.judge_all("checkpoint")] == ["checkpoint/gpt"]
     run_attempt(bench, 3, minutes=50)
     finding = bench.judge_all("checkpoint")[1]
-    assert (finding.key, finding.level) == ("checkpoint/gpt/step", Level.CRITICAL)
+    assert (finding.key, finding.severity) == ("checkpoint/gpt/step", Severity.CRITICAL)
     assert finding.summary == "gpt: the last 3 attempts all continued from step 100 and saved nothing"
     assert finding.lines[0] == "7_1.0: reached step 150"
 

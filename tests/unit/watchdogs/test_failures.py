@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.state.events import (
     AttemptFinalized,
     Cancelled,
@@ -69,13 +69,13 @@ def finalize(bench: Bench, action: str, outcome: str = "crashed", attempt: str =
 
 def test_continuing_attempts_are_ok(bench: Bench) -> None:
     finalize(bench, "continue")
-    assert [(finding.key, finding.level) for finding in bench.judge_all("failures")] == [("failures/gpt", Level.OK)]
+    assert [(finding.key, finding.is_ok) for finding in bench.judge_all("failures")] == [("failures/gpt", True)]
 
 
 def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
     quarantine_node(bench)
     [finding] = bench.judge_all("failures")
-    assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
+    assert (finding.key, finding.severity, finding.node) == ("failures/gpt/7_1.0", Severity.WARNING, "node003")
     says = "uncorrectable memory error of a GPU (node003, rank 5)"
     assert finding.summary == f"gpt continues without node003: gpu: {says} (attempt 7_1.0)"
     assert finding.evidence == (CAUSE.evidence[0], "3 ranks say the same")
@@ -88,22 +88,20 @@ def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
 def test_finding_ends_with_the_exclusion(bench: Bench) -> None:
     quarantine_node(bench, hours=1)
     bench.clock.sleep(3600)
-    assert [finding.level for finding in judge(bench)] == [Level.OK]
+    assert [finding.severity for finding in judge(bench)] == [Severity.OK]
 
 
 def test_finding_ends_when_the_node_is_readmitted(bench: Bench) -> None:
     quarantine_node(bench)
     bench.journal.append(Readmitted(jobs=("7",), nodes="node[002-003]"))
-    assert [finding.level for finding in judge(bench)] == [Level.OK]
+    assert [finding.severity for finding in judge(bench)] == [Severity.OK]
 
 
 def test_node_without_replacement_is_critical(bench: Bench) -> None:
     quarantine_node(bench, excluded=False)
     [finding] = judge(bench)
-    assert (finding.level, finding.summary.partition(":")[0]) == (
-        Level.CRITICAL,
-        "gpt continues with node003, for lack of other nodes",
-    )
+    assert finding.severity is Severity.CRITICAL
+    assert finding.summary.partition(":")[0] == "gpt continues with node003, for lack of other nodes"
 
 
 def test_repeated_failure_of_a_node_is_reported_once(bench: Bench) -> None:
@@ -125,12 +123,12 @@ def test_held_train_is_reported_until_a_decision(bench: Bench, event: Event, don
     finalize(bench, "continue", attempt="7_1.0")
     finalize(bench, "hold-queued", attempt="7_2.0")
     [finding] = judge(bench)
-    assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
+    assert (finding.key, finding.severity) == ("failures/gpt/7_2.0", Severity.CRITICAL)
     assert finding.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
     bench.journal.append(event)
     [finding] = judge(bench)
     person = actor().partition("@")[0]
-    assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.OK)
+    assert (finding.key, finding.severity) == ("failures/gpt/7_2.0", Severity.OK)
     assert finding.summary == f"gpt was {done} by {person}"
 
 
@@ -152,19 +150,19 @@ def test_held_train_is_reported_after_a_duplicate_is_dropped(bench: Bench) -> No
     bench.journal.append(Cancelled(jobs=("8",), reason=Reason(kind=ReasonKind.DUPLICATE)))
     bench.journal.append(Cancelled(jobs=("7",), task=3, reason=as_written("one task")))
     [finding] = judge(bench)
-    assert finding.level is Level.CRITICAL
+    assert finding.severity is Severity.CRITICAL
 
 
 def test_requested_pause_is_no_failure(bench: Bench) -> None:
     finalize(bench, "hold-queued", "paused")
-    assert [finding.level for finding in judge(bench)] == [Level.OK]
+    assert [finding.severity for finding in judge(bench)] == [Severity.OK]
 
 
 def test_lost_node_and_hold_are_reported_once(bench: Bench) -> None:
     quarantine_node(bench)
     finalize(bench, "hold-queued")
     [finding] = judge(bench)
-    assert (finding.level, finding.done) == (Level.CRITICAL, ("excluded node003", "held the queued tasks of gpt"))
+    assert (finding.severity, finding.done) == (Severity.CRITICAL, ("excluded node003", "held the queued tasks of gpt"))
 
 
 def test_names_of_files_are_read_in_quoted_lines_only(bench: Bench) -> None:

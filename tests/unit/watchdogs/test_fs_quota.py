@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from opsctl.base.errors import ConfigError
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Finding, Severity
 from opsctl.base.units import format_size, parse_size
 from opsctl.host.system import SystemRunner
 from opsctl.settings.loader import SiteSettings, parse
@@ -28,11 +28,11 @@ TIB = 1 << 40
 Minutes = Callable[[float], timedelta]
 
 
-def judge(space: Space | None, *, now: datetime = T0, **fields: Any) -> tuple[Level, str]:
+def judge(space: Space | None, *, now: datetime = T0, **fields: Any) -> tuple[Severity, str]:
     limits = {name: fields.pop(name) for name in list(fields) if name in Filesystem.model_fields}
     filesystem = Filesystem(name="scratch", path="/scratch", **limits)
     [finding] = FsQuota().judge(FilesystemObservation(filesystem=filesystem, space=space, **fields), now)
-    return finding.level, finding.summary.removeprefix("scratch (/scratch): ")
+    return finding.severity, finding.summary.removeprefix("scratch (/scratch): ")
 
 
 def growth(size: int = 0, inodes: int = 0, *, replaces: bool = False) -> Growth:
@@ -40,49 +40,50 @@ def growth(size: int = 0, inodes: int = 0, *, replaces: bool = False) -> Growth:
 
 
 @pytest.mark.parametrize(
-    ("percent", "level"),
-    [(84.99, Level.OK), (85, Level.WARNING), (94.9, Level.WARNING), (95, Level.CRITICAL), (101, Level.CRITICAL)],
+    ("percent", "severity"),
+    [(84.99, "ok"), (85, "warning"), (94.9, "warning"), (95, "critical"), (101, "critical")],
 )
-def test_bytes_and_inodes_have_the_same_limits(percent: float, level: Level) -> None:
-    assert judge(Space(used=int(percent * 1000), limit=100_000))[0] is level
-    assert judge(Space(inodes_used=int(percent * 1000), inodes_limit=100_000))[0] is level
-    assert judge(Space(percent=percent))[0] is level
+def test_bytes_and_inodes_have_the_same_limits(percent: float, severity: str) -> None:
+    assert judge(Space(used=int(percent * 1000), limit=100_000))[0] == severity
+    assert judge(Space(inodes_used=int(percent * 1000), inodes_limit=100_000))[0] == severity
+    assert judge(Space(percent=percent))[0] == severity
 
 
 def test_summary_has_figures_and_limit() -> None:
     assert judge(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (
-        Level.WARNING,
+        Severity.WARNING,
         "87.50% bytes usage, warning at 85% (1.75 TiB of 2 TiB)",
     )
 
 
 def test_reliable_percent_lowers_the_limit() -> None:
     assert judge(Space(used=78 * TIB, limit=100 * TIB), reliable_percent=80) == (
-        Level.CRITICAL,
+        Severity.CRITICAL,
         "97.50% bytes usage, critical at 95% (78 TiB of 100 TiB, of which 80 % are reliable)",
     )
 
 
 def test_free_space_may_be_required_in_bytes() -> None:
-    level, text = judge(Space(used=900 * TIB, limit=990 * TIB), warning_percent=99, critical_percent=99, free=100 * TIB)
-    assert (level, text.endswith("90 TiB left, needs 100 TiB")) == (Level.CRITICAL, True)
+    limits = {"warning_percent": 99, "critical_percent": 99}
+    severity, text = judge(Space(used=900 * TIB, limit=990 * TIB), **limits, free=100 * TIB)
+    assert (severity, text.endswith("90 TiB left, needs 100 TiB")) == (Severity.CRITICAL, True)
 
 
 def test_checkpoints_fill_the_disk_in_a_day() -> None:
     size = int(2.3 * TIB)
-    level, text = judge(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(size),))
-    assert (level, text) == (Level.WARNING, "out of bytes in 26 h at 18.4 TiB a day")
-    assert judge(Space(used=84 * TIB, limit=100 * TIB), trains=(growth(size), growth(size)))[0] is Level.CRITICAL
+    severity, text = judge(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(size),))
+    assert (severity, text) == (Severity.WARNING, "out of bytes in 26 h at 18.4 TiB a day")
+    assert judge(Space(used=84 * TIB, limit=100 * TIB), trains=(growth(size), growth(size)))[0] is Severity.CRITICAL
 
 
 def test_inodes_run_out_too() -> None:
     space = Space(used=1, limit=100 * TIB, inodes_used=2_000_000, inodes_limit=3_000_000)
-    level, text = judge(space, trains=(growth(1, 100_000),))
-    assert (level, text) == (Level.WARNING, "out of inodes in 30 h at 800,000 a day")
+    severity, text = judge(space, trains=(growth(1, 100_000),))
+    assert (severity, text) == (Severity.WARNING, "out of inodes in 30 h at 800,000 a day")
 
 
 def test_train_that_prunes_fills_nothing() -> None:
-    assert judge(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(3 * TIB, replaces=True),))[0] is Level.OK
+    assert judge(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(3 * TIB, replaces=True),))[0] is Severity.OK
 
 
 def test_observed_rate_counts_if_larger() -> None:
@@ -99,19 +100,20 @@ def test_rate_needs_six_hours() -> None:
 
 
 def test_old_figure_is_unknown_unless_it_is_bad(minutes: Minutes) -> None:
-    level, text = judge(Space(used=1, limit=9, at=T0 - minutes(90)))
-    assert (level, text) == (Level.UNKNOWN, "scratch: the figures are of 2026-01-04 23:30 UTC, 1.5 h ago")
-    assert judge(Space(used=9, limit=9, at=T0 - minutes(90)))[0] is Level.CRITICAL
+    severity, text = judge(Space(used=1, limit=9, at=T0 - minutes(90)))
+    assert (severity, text) == (Severity.UNKNOWN, "scratch: the figures are of 2026-01-04 23:30 UTC, 1.5 h ago")
+    assert judge(Space(used=9, limit=9, at=T0 - minutes(90)))[0] is Severity.CRITICAL
 
 
 def test_unchanged_figures_are_stale_during_writes(minutes: Minutes) -> None:
-    level, text = judge(Space(used=1, limit=9), unmoved_since=T0 - minutes(90))
-    assert (level, text.endswith("have not moved for 1.5 h, though checkpoints were written")) == (Level.UNKNOWN, True)
+    severity, text = judge(Space(used=1, limit=9), unmoved_since=T0 - minutes(90))
+    assert severity is Severity.UNKNOWN
+    assert text.endswith("have not moved for 1.5 h, though checkpoints were written")
 
 
 def test_missing_figure_is_unknown() -> None:
-    assert judge(None, problem="quota: not found") == (Level.UNKNOWN, "scratch: quota: not found")
-    assert judge(Space(used=3))[0] is Level.UNKNOWN
+    assert judge(None, problem="quota: not found") == (Severity.UNKNOWN, "scratch: quota: not found")
+    assert judge(Space(used=3))[0] is Severity.UNKNOWN
 
 
 # --- measuring
@@ -190,9 +192,9 @@ def test_du_measures_in_the_background_by_owner(bench: Bench) -> None:
     (directory / "small/model").write_bytes(bytes(1 << 20))
     os.chown(directory / "small", 12345, -1) if os.geteuid() == 0 else None
     filesystem = Filesystem(name="project", path=str(directory), by="du", limit=10 << 20, inode_limit=100)
-    assert bench.judge("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may have finished
+    assert bench.judge("fs_quota", filesystem).severity in (Severity.UNKNOWN, Severity.WARNING)  # du may have finished
     finding = measure(bench, filesystem)
-    assert finding.level is Level.WARNING
+    assert finding.severity is Severity.WARNING
     assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", finding.summary)
     # Only root can give a directory to a second owner. Directories take some KiB or none.
     owners = ["8 MiB, 2 inodes", "1 MiB, 2 inodes"] if os.geteuid() == 0 else ["9 MiB, 4 inodes"]
@@ -249,14 +251,14 @@ def test_unchanged_figures_are_stale_after_a_write(bench: Bench, minutes: Minute
     write_checkpoints(bench, 3)
     bench.start_task()
     same = Filesystem(name="q", path=str(bench.root), by="command", command=("echo", "7 %"), pattern=r"(?P<percent>7)")
-    assert bench.judge("fs_quota", same).level is Level.OK
-    assert bench.judge("fs_quota", same, after=minutes(90)).level is Level.OK
+    assert bench.judge("fs_quota", same).severity is Severity.OK
+    assert bench.judge("fs_quota", same, after=minutes(90)).severity is Severity.OK
     directory = bench.run.checkpoints / "step3"
     directory.mkdir()
     at = bench.clock.now().timestamp()
     os.utime(directory, (at, at))
     finding = bench.judge("fs_quota", same)
-    assert (finding.level, "have not moved for 1.5 h" in finding.summary) == (Level.UNKNOWN, True)
+    assert (finding.severity, "have not moved for 1.5 h" in finding.summary) == (Severity.UNKNOWN, True)
 
 
 # --- settings
@@ -299,4 +301,4 @@ def test_sizes_are_formatted_short() -> None:
 
 def test_missing_directory_is_unknown(bench: Bench) -> None:
     finding = bench.judge("fs_quota", Filesystem(name="scratch", path="/gone"))
-    assert (finding.level, finding.summary) == (Level.UNKNOWN, "scratch: /gone: No such file or directory")
+    assert (finding.severity, finding.summary) == (Severity.UNKNOWN, "scratch: /gone: No such file or directory")

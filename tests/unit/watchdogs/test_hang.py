@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import JobState
 from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, Stack, group_stacks, parse
@@ -48,8 +48,8 @@ def test_rotated_log_is_no_hang(running: Bench, *, has_successor: bool) -> None:
         for step in range(5, 15):
             log.write(LINE.format(step=step, step_s=1.0, loss=2.0) + "\n")
             log.flush()
-            assert running.judge("hang", after=TICK).level is Level.OK
-    assert running.judge("hang", after=6 * TICK).level is Level.CRITICAL
+            assert running.judge("hang", after=TICK).severity is Severity.OK
+    assert running.judge("hang", after=6 * TICK).severity is Severity.CRITICAL
 
 
 def test_idle_train_does_not_hang(bench: Bench) -> None:
@@ -63,43 +63,41 @@ def test_limit_of_a_phase_comes_from_the_heartbeat(running: Bench, phase: Phase,
     running.judge("hang")
     running.write_log("iteration 9/ 10 | lm loss: 2.0 |")
     write_heartbeat(running, phase, limit_s=1800)
-    assert running.judge("hang").level is Level.OK
-    assert running.judge("hang", after=minutes(29)).level is Level.OK
+    assert running.judge("hang").severity is Severity.OK
+    assert running.judge("hang", after=minutes(29)).severity is Severity.OK
     finding = running.judge("hang", after=minutes(2))
-    assert (finding.level, finding.summary) == (
-        Level.CRITICAL,
-        f"gpt hangs: no sign of life for 31m (limit 30m), {phase}, step 9, attempt 7_1.0",
-    )
+    assert finding.severity is Severity.CRITICAL
+    assert finding.summary == f"gpt hangs: no sign of life for 31m (limit 30m), {phase}, step 9, attempt 7_1.0"
     assert finding.fix.commands == (("opsctl", "stacks", "gpt"), ("opsctl", "cancel", "gpt_1"))
 
 
 def test_heartbeat_of_an_earlier_attempt_is_ignored(running: Bench, minutes: Minutes) -> None:
     write_heartbeat(running, Phase.TRAIN, limit_s=60, attempt="6_1.0")
     finding = running.judge("hang", after=minutes(55))
-    assert (finding.level, "starting" in finding.summary) == (Level.OK, True)
-    assert running.judge("hang", after=minutes(10)).level is Level.CRITICAL
+    assert (finding.severity, "starting" in finding.summary) == (Severity.OK, True)
+    assert running.judge("hang", after=minutes(10)).severity is Severity.CRITICAL
 
 
 def test_log_lines_replace_a_stuck_heartbeat(running: Bench, minutes: Minutes) -> None:
     write_heartbeat(running, Phase.TRAIN, limit_s=300)
     for step in range(1, 60, 10):
         running.steps(step, step + 10)
-        assert running.judge("hang", after=minutes(4)).level is Level.OK
-    assert running.judge("hang", after=minutes(6)).level is Level.CRITICAL
+        assert running.judge("hang", after=minutes(4)).severity is Severity.OK
+    assert running.judge("hang", after=minutes(6)).severity is Severity.CRITICAL
 
 
 def test_clock_behind_is_tolerated(running: Bench) -> None:
     running.site = {}
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
-    assert running.judge("hang", after=timedelta(seconds=60 + 90)).level is Level.OK
-    assert running.judge("hang", after=timedelta(seconds=31)).level is Level.CRITICAL
+    assert running.judge("hang", after=timedelta(seconds=60 + 90)).severity is Severity.OK
+    assert running.judge("hang", after=timedelta(seconds=31)).severity is Severity.CRITICAL
 
 
 def test_clock_ahead_is_tolerated(running: Bench) -> None:
     running.clock.time += timedelta(seconds=90)
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
     running.clock.time = T0
-    assert running.judge("hang").level is Level.OK
+    assert running.judge("hang").severity is Severity.OK
 
 
 def test_rhythm_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) -> None:
@@ -108,40 +106,40 @@ def test_rhythm_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) 
     running.steps(1, 5)
     running.judge("hang")
     running.clock.time = T0
-    assert running.judge("hang", after=TICK).level is Level.OK
-    assert running.judge("hang", after=minutes(16)).level is Level.CRITICAL
+    assert running.judge("hang", after=TICK).severity is Severity.OK
+    assert running.judge("hang", after=minutes(16)).severity is Severity.CRITICAL
 
 
 def test_heartbeat_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) -> None:
     running.clock.time += timedelta(days=1)
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
     running.clock.time = T0
-    assert running.judge("hang").level is Level.OK
-    assert running.judge("hang", after=minutes(2)).level is Level.CRITICAL
+    assert running.judge("hang").severity is Severity.OK
+    assert running.judge("hang", after=minutes(2)).severity is Severity.CRITICAL
 
 
 def test_limit_without_heartbeat_follows_the_log(running: Bench, minutes: Minutes) -> None:
     running.judge("hang")
     for tick in range(12):  # one line every 200 s
         running.steps(3 * tick + 1, 3 * tick + 4, step_s=200)
-        assert running.judge("hang", after=TICK).level is Level.OK
+        assert running.judge("hang", after=TICK).severity is Severity.OK
     # The limit is 20 lines of 200 s, which is 67 minutes.
-    assert running.judge("hang", after=minutes(60)).level is Level.OK
-    assert running.judge("hang", after=minutes(10)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(60)).severity is Severity.OK
+    assert running.judge("hang", after=minutes(10)).severity is Severity.CRITICAL
 
 
 def test_long_evaluation_is_learnt(running: Bench, minutes: Minutes) -> None:
     running.judge("hang")
     running.steps(1, 600)
     for _ in range(4):  # a pause of 12 minutes without a line
-        assert running.judge("hang", after=minutes(3)).level is Level.OK
+        assert running.judge("hang", after=minutes(3)).severity is Severity.OK
     running.steps(600, 1200)
     running.judge("hang", after=TICK)
     for _ in range(2):
         running.steps(1200, 1210)
         running.judge("hang", after=minutes(1))
-    assert running.judge("hang", after=minutes(14)).level is Level.OK
-    assert running.judge("hang", after=minutes(30)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(14)).severity is Severity.OK
+    assert running.judge("hang", after=minutes(30)).severity is Severity.CRITICAL
 
 
 def test_day_without_cycles_is_not_learnt(running: Bench, minutes: Minutes) -> None:
@@ -150,7 +148,7 @@ def test_day_without_cycles_is_not_learnt(running: Bench, minutes: Minutes) -> N
     running.judge("hang", after=TICK)
     running.steps(50, 100)
     running.judge("hang", after=timedelta(days=1))
-    assert running.judge("hang", after=minutes(16)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(16)).severity is Severity.CRITICAL
 
 
 def test_growing_checkpoint_is_progress(running: Bench, minutes: Minutes) -> None:
@@ -160,8 +158,8 @@ def test_growing_checkpoint_is_progress(running: Bench, minutes: Minutes) -> Non
     (running.run.checkpoints / "step50").mkdir()
     for shard in range(5):
         (running.run.checkpoints / f"step50/{shard}.pt").write_bytes(b"x")
-        assert running.judge("hang", after=minutes(14)).level is Level.OK
-    assert running.judge("hang", after=minutes(60)).level is Level.CRITICAL
+        assert running.judge("hang", after=minutes(14)).severity is Severity.OK
+    assert running.judge("hang", after=minutes(60)).severity is Severity.CRITICAL
 
 
 def test_lines_without_steps_are_no_progress(running: Bench, minutes: Minutes) -> None:
@@ -171,15 +169,15 @@ def test_lines_without_steps_are_no_progress(running: Bench, minutes: Minutes) -
     for _ in range(3):
         running.write_log("[rank 3] Watchdog caught collective operation timeout", "PULSE: gpt is running")
         finding = running.judge("hang", after=minutes(6))
-    assert finding.level is Level.CRITICAL
+    assert finding.severity is Severity.CRITICAL
 
 
 def test_hang_minutes_apply_to_steps_only(running: Bench, minutes: Minutes) -> None:
     running.config = {"hang_minutes": 2, "stacks_seconds": 0}
     write_heartbeat(running, Phase.SAVE, limit_s=3600)
-    assert running.judge("hang", after=minutes(30)).level is Level.OK
+    assert running.judge("hang", after=minutes(30)).severity is Severity.OK
     write_heartbeat(running, Phase.TRAIN, limit_s=3600)
-    assert running.judge("hang", after=minutes(3)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(3)).severity is Severity.CRITICAL
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING])
@@ -198,21 +196,21 @@ def test_resumed_task_does_not_hang(running: Bench, minutes: Minutes) -> None:
     running.judge("hang", after=minutes(1))
     running.start_task(since=T0)
     running.write_log("resumed")
-    assert running.judge("hang", after=timedelta(hours=5)).level is Level.OK
+    assert running.judge("hang", after=timedelta(hours=5)).severity is Severity.OK
 
 
 def test_first_cycle_uses_the_age_of_the_log(running: Bench) -> None:
     """Without a writable memory every cycle is the first; a dead run must be found all the same."""
     running.steps(1, 50)
     running.clock.time += timedelta(days=400)  # the log was written at the real time
-    assert running.judge("hang").level is Level.CRITICAL
+    assert running.judge("hang").severity is Severity.CRITICAL
 
 
 def test_new_attempt_ignores_earlier_lines(running: Bench, minutes: Minutes) -> None:
     running.steps(1, 50)
     running.start_task(since=running.clock.time + minutes(5))
     running.judge("hang", after=minutes(6))
-    assert running.judge("hang", after=minutes(50)).level is Level.OK
+    assert running.judge("hang", after=minutes(50)).severity is Severity.OK
 
 
 def test_stacks_are_requested_once_and_summarized(running: Bench, minutes: Minutes) -> None:
@@ -230,7 +228,7 @@ def test_stacks_are_requested_once_and_summarized(running: Bench, minutes: Minut
 def test_dry_run_requests_no_stacks(running: Bench, minutes: Minutes) -> None:
     running.acts = False
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
-    assert running.judge("hang", after=minutes(2)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(2)).severity is Severity.CRITICAL
     assert not running.attempt.stacks_request.exists()
 
 

@@ -1,6 +1,6 @@
 """The loss watchdog: incidents between two cycles, and permanent rises until a person accepts them."""
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.watchdogs.context import accept
 from tests.support.watch_context import Bench
 
@@ -13,19 +13,19 @@ def test_passed_spike_is_reported_at_once(bench: Bench) -> None:
     bench.steps(200, 206, loss=5.0)
     bench.steps(206, 300)
     finding = bench.judge("loss")
-    assert (finding.level, finding.is_certain) == (Level.WARNING, True)
+    assert (finding.severity, finding.is_certain) == (Severity.WARNING, True)
     assert finding.summary == (
         "gpt: loss 2 at step 299; spiked from 2 to 5 at step 200, and was back after 8 log lines"
     )
     bench.steps(300, 310)
-    assert bench.judge("loss").level is Level.OK
+    assert bench.judge("loss").severity is Severity.OK
 
 
 def test_spike_before_the_first_cycle_is_no_news(bench: Bench) -> None:
     bench.steps(1, 200)
     bench.steps(200, 206, loss=5.0)
     bench.steps(206, 300)
-    assert bench.judge("loss").level is Level.OK
+    assert bench.judge("loss").severity is Severity.OK
 
 
 def test_permanent_rise_ends_when_a_person_accepts(bench: Bench) -> None:
@@ -34,34 +34,34 @@ def test_permanent_rise_ends_when_a_person_accepts(bench: Bench) -> None:
     for first in range(400, 1400, 100):
         bench.steps(first, first + 100, loss=2.6)
         finding = bench.judge("loss")
-    assert (finding.level, finding.wants_rollback) == (Level.CRITICAL, True)
+    assert (finding.severity, finding.wants_rollback) == (Severity.CRITICAL, True)
     assert finding.summary == (
         "gpt: loss 2.6 at step 1399, 30 % above 2, the level before step 400, and it stays there"
     )
     assert finding.remedy.endswith("opsctl alerts accept loss/gpt --reason ...")
     accept(bench.make_context().memory, "loss/gpt", at="2026-01-05T02:00:00+00:00", by="anna", reason="new mixture")
     bench.steps(1400, 1410, loss=2.6)
-    assert bench.judge("loss").level is Level.OK
+    assert bench.judge("loss").severity is Severity.OK
     bench.steps(1410, 1800, loss=2.6)
-    assert bench.judge("loss").level is Level.OK
+    assert bench.judge("loss").severity is Severity.OK
 
 
 def test_log_without_a_loss_is_unknown(bench: Bench) -> None:
     bench.write_log(*(f"step {step}/1000 | 1.2 s" for step in range(1, 50)))
     finding = bench.judge("loss")
-    assert (finding.level, finding.summary) == (Level.UNKNOWN, NO_LOSS)
+    assert (finding.severity, finding.summary) == (Severity.UNKNOWN, NO_LOSS)
     assert "[progress] pattern" in finding.remedy
 
 
 def test_log_without_a_step_is_unknown(bench: Bench) -> None:
     bench.write_log("the trainer prints nothing of its progress")
     finding = bench.judge("loss")
-    assert (finding.level, finding.summary) == (Level.UNKNOWN, NO_LOSS)
+    assert (finding.severity, finding.summary) == (Severity.UNKNOWN, NO_LOSS)
 
 
 def test_train_that_has_logged_nothing_yet_is_no_problem(bench: Bench) -> None:
     finding = bench.judge("loss")
-    assert (finding.level, finding.summary) == (Level.OK, "gpt: no loss: nothing logged yet")
+    assert (finding.severity, finding.summary) == (Severity.OK, "gpt: no loss: nothing logged yet")
 
 
 def test_epochs_count_where_the_log_shows_no_steps(bench: Bench) -> None:
@@ -72,6 +72,6 @@ def test_epochs_count_where_the_log_shows_no_steps(bench: Bench) -> None:
     bench.write_log(*(line.format(loss=5.0, epoch=2 + number / 100) for number in range(30)))
     finding = bench.judge("loss")
     assert finding.summary.startswith("gpt: loss 5 at epoch 2.29, spiked from 2 to 5 at epoch 2")
-    assert (finding.level, finding.since_step) == (Level.WARNING, None)
+    assert (finding.severity, finding.since_step) == (Severity.WARNING, None)
     bench.steps(1, 30)
     assert bench.judge("loss").summary == "gpt: loss 2 at step 29"

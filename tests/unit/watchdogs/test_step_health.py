@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.statements import say
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.step_reader import StepReader
@@ -30,16 +30,16 @@ def lines(first: int, last: int, **fields: float | None) -> list[Iteration]:
     return [Iteration(step=step, **{"loss": 2.0, **fields}) for step in range(first, last)]  # type: ignore[arg-type]  # each test passes fields of their types
 
 
-def texts(health: StepHealth) -> list[tuple[Level, str]]:
-    return [(problem.level, say(problem.says)) for problem in find_problems(health)]
+def texts(health: StepHealth) -> list[tuple[Severity, str]]:
+    return [(problem.severity, say(problem.says)) for problem in find_problems(health)]
 
 
 def test_collapsed_fp16_run_is_critical(bench: Bench) -> None:
     bench.write_log(*(megatron_line(step) for step in range(100, 2000, 10)))
-    assert [finding.level for finding in bench.judge_all("loss")] == [Level.OK, Level.OK]
+    assert [finding.severity for finding in bench.judge_all("loss")] == [Severity.OK, Severity.OK]
     bench.write_log(*(megatron_line(step, loss=None, scale=1, skipped=10) for step in range(2000, 2300, 10)))
     finding = bench.judge_all("loss")[1]
-    assert (finding.key, finding.level) == ("loss/gpt/steps", Level.CRITICAL)
+    assert (finding.key, finding.severity) == ("loss/gpt/steps", Severity.CRITICAL)
     assert finding.summary == "gpt: all of the last 300 steps were skipped, at step 2290"
     assert finding.lines == (
         "the loss scale has been 1 for 30 lines (it was 65536)",
@@ -55,7 +55,7 @@ def test_steps_skipped_by_a_new_loss_scale_are_ok() -> None:
 def test_frequently_skipped_steps_are_a_warning() -> None:
     health = advance(StepHealth(), lines(1, 100, skipped=0))
     run = [Iteration(step=step, loss=2.0, skipped=int(step % 3 == 0)) for step in range(100, 160)]
-    assert texts(advance(health, run)) == [(Level.WARNING, "17 of the last 50 steps were skipped")]
+    assert texts(advance(health, run)) == [(Severity.WARNING, "17 of the last 50 steps were skipped")]
 
 
 def test_total_of_skipped_steps_is_no_count_of_a_line() -> None:
@@ -72,12 +72,12 @@ def test_loss_scale_of_bf16_is_ok() -> None:
 
 def test_loss_scale_at_its_floor_is_critical() -> None:
     health = advance(advance(StepHealth(), lines(1, 50, loss_scale=1024.0)), lines(50, 53, loss_scale=1.0))
-    assert texts(health) == [(Level.CRITICAL, "the loss scale has been 1 for 3 lines (it was 1024)")]
+    assert texts(health) == [(Severity.CRITICAL, "the loss scale has been 1 for 3 lines (it was 1024)")]
 
 
 def test_nan_norm_with_a_finite_loss_is_critical() -> None:
     health = advance(advance(StepHealth(), lines(1, 50, grad_norm=0.3)), lines(50, 53, grad_norm=math.nan))
-    assert texts(health) == [(Level.CRITICAL, "the gradient norm has not been finite for 3 lines")]
+    assert texts(health) == [(Severity.CRITICAL, "the gradient norm has not been finite for 3 lines")]
 
 
 def test_infinite_norm_of_a_skipped_step_is_ok() -> None:
@@ -98,7 +98,7 @@ def test_jump_between_two_cycles_is_reported_at_once(bench: Bench) -> None:
     bench.judge_all("loss")
     bench.write_log(megatron_line(100, norm=9.0), *(megatron_line(step) for step in range(101, 200)))
     finding = bench.judge_all("loss")[1]
-    assert (finding.level, finding.is_certain) == (Level.WARNING, True)
+    assert (finding.severity, finding.is_certain) == (Severity.WARNING, True)
     assert finding.summary == "gpt: the gradient norm was 9 at step 100, usually 0.3, at step 199"
 
 
@@ -109,7 +109,7 @@ def test_loss_in_every_tenth_line_is_ok() -> None:
 
 def test_steps_without_a_loss_are_critical() -> None:
     health = advance(advance(StepHealth(), lines(1, 50)), lines(50, 70, loss=None))
-    assert texts(health) == [(Level.CRITICAL, "steps advance, but the last 20 lines state no loss")]
+    assert texts(health) == [(Severity.CRITICAL, "steps advance, but the last 20 lines state no loss")]
 
 
 def test_rollback_starts_the_counts_anew() -> None:
@@ -129,8 +129,8 @@ def test_rollback_starts_the_counts_anew() -> None:
 )
 def test_resumed_attempt_in_the_same_trouble_resolves_nothing(usual: dict, bad: dict) -> None:
     health = advance(StepHealth(), [*lines(1, 50, **usual), *lines(50, 150, **bad)])
-    assert find_problems(health)[0].level is Level.CRITICAL
-    assert find_problems(advance(health, lines(140, 141, **bad)))[0].level is Level.CRITICAL
+    assert find_problems(health)[0].severity is Severity.CRITICAL
+    assert find_problems(advance(health, lines(140, 141, **bad)))[0].severity is Severity.CRITICAL
     assert texts(advance(health, lines(40, 60, **usual))) == []
 
 
@@ -139,8 +139,8 @@ def test_resumed_attempt_whose_log_sums_up_skipped_steps_resolves_nothing() -> N
         return [Iteration(step=step, loss=2.0, skipped_total=max(0, step - 50)) for step in range(first, last)]
 
     health = advance(StepHealth(), skip(1, 150))
-    assert texts(health)[0][0] is Level.CRITICAL
-    assert texts(advance(health, skip(140, 143)))[0][0] is Level.CRITICAL
+    assert texts(health)[0][0] is Severity.CRITICAL
+    assert texts(advance(health, skip(140, 143)))[0][0] is Severity.CRITICAL
     assert texts(advance(health, lines(40, 42, skipped_total=0))) == []
 
 

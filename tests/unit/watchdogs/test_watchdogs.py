@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.findings import Level
+from opsctl.base.findings import Severity
 from opsctl.base.model import JobState, Node
 from opsctl.cli.watch import watch
 from opsctl.launch.wait_reasons import WaitKind, classify_wait
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[3]
 # --- nodes
 
 
-@pytest.mark.parametrize(*read_cases(__file__, "node_states_have_levels", level=Level))
-def test_node_states_have_levels(state: str, level: Level) -> None:
-    assert worst_severity(state) is level
+@pytest.mark.parametrize(*read_cases(__file__, "node_states_have_severities", severity=Severity))
+def test_node_states_have_severities(state: str, severity: Severity) -> None:
+    assert worst_severity(state) is severity
 
 
 def test_only_nodes_of_the_train_are_judged(bench: Bench) -> None:
@@ -39,11 +39,11 @@ def test_only_nodes_of_the_train_are_judged(bench: Bench) -> None:
 def test_unlisted_node_is_unknown(bench: Bench) -> None:
     bench.start_task(nodes="n[1-2]")
     bench.nodes = (Node(name="n1", state="MIXED", address="a"),)
-    assert bench.judge("node_health").level is Level.UNKNOWN
+    assert bench.judge("node_health").severity is Severity.UNKNOWN
 
 
-@pytest.mark.parametrize(("health", "level"), [("faulty", Level.CRITICAL), ("degraded", Level.WARNING)])
-def test_health_finding_of_a_node_holds_for_a_day(bench: Bench, health: str, level: Level) -> None:
+@pytest.mark.parametrize(("health", "severity"), [("faulty", Severity.CRITICAL), ("degraded", Severity.WARNING)])
+def test_health_finding_of_a_node_holds_for_a_day(bench: Bench, health: str, severity: Severity) -> None:
     bench.start_task(nodes="n[1-3]")
     bench.nodes = tuple(Node(name=f"n{n}", state="MIXED", address="a") for n in (1, 2, 3))
     records = bench.root / ".site" / "nodes" / "node"
@@ -54,13 +54,13 @@ def test_health_finding_of_a_node_holds_for_a_day(bench: Bench, health: str, lev
             json.dumps({"node": node, "at": at, "health": state, "evidence": ["ECC"]})
         )
     _, finding = bench.judge_all("node_health")
-    assert (finding.key, finding.level, finding.evidence) == ("node_health/gpt/n1", level, ("ECC",))
+    assert (finding.key, finding.severity, finding.evidence) == ("node_health/gpt/n1", severity, ("ECC",))
     assert finding.summary == f"n1 under gpt is {health}: ECC"
 
 
 def test_missing_node_list_is_unknown(bench: Bench) -> None:
     bench.nodes = None
-    assert bench.judge("node_health").level is Level.UNKNOWN
+    assert bench.judge("node_health").severity is Severity.UNKNOWN
 
 
 # --- cron
@@ -74,14 +74,14 @@ def test_missing_tick_is_reported(bench: Bench) -> None:
     driver = bench.root / ".site/cron/driver"
     driver.mkdir(parents=True)
     (driver / "wanted.json").write_text("{}")
-    assert bench.judge("cron_alive").level is Level.WARNING
+    assert bench.judge("cron_alive").severity is Severity.WARNING
     (driver.parent / "last-tick").write_text(f"{T0.timestamp():.0f}\n")
-    assert bench.judge("cron_alive", after=timedelta(minutes=29)).level is Level.OK
+    assert bench.judge("cron_alive", after=timedelta(minutes=29)).severity is Severity.OK
     finding = bench.judge("cron_alive", after=timedelta(minutes=2))
-    assert finding.level is Level.CRITICAL
+    assert finding.severity is Severity.CRITICAL
     assert finding.summary.endswith(": no tick for 31 min (limit 30 min)")
     (driver / "wanted.json").unlink()
-    assert bench.judge("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive").severity is Severity.OK
 
 
 def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
@@ -89,7 +89,7 @@ def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
     (cron_dir / "driver").mkdir(parents=True)
     (cron_dir / "driver/wanted.json").write_text("{}")
     (cron_dir / "last-tick").write_text(f"{T0.timestamp() + 90:.0f}\n")
-    assert bench.judge("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive").severity is Severity.OK
 
 
 def select_cron(bench: Bench, tick: datetime, entries: dict[str, dict[str, object]] | None = None) -> None:
@@ -103,9 +103,9 @@ def select_cron(bench: Bench, tick: datetime, entries: dict[str, dict[str, objec
 
 def test_tick_from_the_future_counts_from_its_first_sight(bench: Bench) -> None:
     select_cron(bench, T0 + timedelta(hours=1))
-    assert bench.judge("cron_alive").level is Level.OK
-    assert bench.judge("cron_alive", after=timedelta(minutes=31)).level is Level.CRITICAL
-    assert bench.judge("cron_alive", after=timedelta(minutes=30)).level is Level.CRITICAL
+    assert bench.judge("cron_alive").severity is Severity.OK
+    assert bench.judge("cron_alive", after=timedelta(minutes=31)).severity is Severity.CRITICAL
+    assert bench.judge("cron_alive", after=timedelta(minutes=30)).severity is Severity.CRITICAL
 
 
 def test_watch_entry_that_does_not_run_is_critical(bench: Bench) -> None:
@@ -113,7 +113,7 @@ def test_watch_entry_that_does_not_run_is_critical(bench: Bench) -> None:
     now = T0 + timedelta(minutes=45)
     select_cron(bench, now, {"opsctl watch --once": since})
     finding = bench.judge("cron_alive", after=now - T0)
-    assert (finding.level, finding.remedy) == (Level.CRITICAL, "opsctl cron status")
+    assert (finding.severity, finding.remedy) == (Severity.CRITICAL, "opsctl cron status")
     assert finding.summary == "cron: ticks come, but `opsctl watch --once` has not run since 2026-01-05 01:00 UTC"
 
 
@@ -122,14 +122,14 @@ def test_watch_entry_that_fails_is_a_warning(bench: Bench, result: str) -> None:
     ran = {"since": T0.isoformat(), "result": result, "detail": "exit 3"}
     select_cron(bench, T0, {"opsctl watch --once": ran})
     finding = bench.judge("cron_alive")
-    assert (finding.level, finding.summary) == (Level.WARNING, f"cron: `opsctl watch --once`: {result}: exit 3")
+    assert (finding.severity, finding.summary) == (Severity.WARNING, f"cron: `opsctl watch --once`: {result}: exit 3")
 
 
 def test_watch_entry_on_time_is_ok(bench: Bench) -> None:
     select_cron(bench, T0, {"opsctl watch --once": {"since": T0.isoformat(), "result": "running"}})
-    assert bench.judge("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive").severity is Severity.OK
     select_cron(bench, T0 + timedelta(minutes=15), {"opsctl watch --once": {"since": T0.isoformat(), "result": "ok"}})
-    assert bench.judge("cron_alive", after=timedelta(minutes=15)).level is Level.OK
+    assert bench.judge("cron_alive", after=timedelta(minutes=15)).severity is Severity.OK
 
 
 # --- waiting
@@ -142,47 +142,45 @@ def test_wait_reasons_are_classified(reason: str, kind: WaitKind) -> None:
 
 def test_lasting_unknown_reason_is_unknown(bench: Bench) -> None:
     bench.jobs = (waiting("SomethingNew"),)
-    assert bench.judge("slurm_status").level is Level.OK
-    assert bench.judge("slurm_status", after=timedelta(minutes=31)).level is Level.UNKNOWN
+    assert bench.judge("slurm_status").severity is Severity.OK
+    assert bench.judge("slurm_status", after=timedelta(minutes=31)).severity is Severity.UNKNOWN
 
 
 def test_lasting_account_limit_without_start_is_a_warning(bench: Bench) -> None:
     bench.jobs = (waiting("AssocGrpNodeLimit"),)
     bench.judge("slurm_status")
-    assert bench.judge("slurm_status", after=timedelta(minutes=31)).level is Level.WARNING
+    assert bench.judge("slurm_status", after=timedelta(minutes=31)).severity is Severity.WARNING
     bench.jobs = (waiting("AssocGrpNodeLimit", start=T0 + timedelta(days=1)),)
-    assert bench.judge("slurm_status").level is Level.OK
+    assert bench.judge("slurm_status").severity is Severity.OK
 
 
 def test_failed_launch_is_critical_at_once(bench: Bench) -> None:
     bench.jobs = (waiting("launch failed requeued held"),)
     finding = bench.judge("slurm_status")
-    assert (finding.level, finding.summary) == (
-        Level.CRITICAL,
-        "gpt: 7 could not be started: launch failed requeued held",
-    )
+    assert finding.severity is Severity.CRITICAL
+    assert finding.summary == "gpt: 7 could not be started: launch failed requeued held"
 
 
 def test_next_array_that_never_starts_is_a_warning(bench: Bench) -> None:
     bench.jobs = (job(start=T0), waiting("DependencyNeverSatisfied"))
-    assert bench.judge("slurm_status").level is Level.WARNING
+    assert bench.judge("slurm_status").severity is Severity.WARNING
 
 
 def test_unknown_state_is_unknown(bench: Bench) -> None:
     bench.jobs = (job(state=JobState.UNKNOWN),)
-    assert bench.judge("slurm_status").level is Level.UNKNOWN
+    assert bench.judge("slurm_status").severity is Severity.UNKNOWN
 
 
 def test_slow_cleanup_is_a_warning(bench: Bench) -> None:
     bench.jobs = (job(state=JobState.COMPLETING, end=T0),)
-    assert bench.judge("slurm_status", after=timedelta(minutes=29)).level is Level.OK
-    assert bench.judge("slurm_status", after=timedelta(minutes=2)).level is Level.WARNING
+    assert bench.judge("slurm_status", after=timedelta(minutes=29)).severity is Severity.OK
+    assert bench.judge("slurm_status", after=timedelta(minutes=2)).severity is Severity.WARNING
 
 
 def test_interrupted_submission_is_unknown_for_ten_minutes(bench: Bench) -> None:
     bench.journal.append(Submitting(nonce="m", tasks=3, after=""))
-    assert bench.judge("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
-    assert bench.judge("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
+    assert bench.judge("slurm_status", after=timedelta(minutes=9)).severity is Severity.UNKNOWN
+    assert bench.judge("slurm_status", after=timedelta(minutes=2)).severity is Severity.CRITICAL
 
 
 def test_finished_train_is_ok(bench: Bench) -> None:
@@ -211,7 +209,7 @@ def test_finished_train_is_ok(bench: Bench) -> None:
 
 def test_array_of_another_train_is_ignored(bench: Bench) -> None:
     bench.jobs = (job(comment="opsctl:gpt:another", name="gpt"),)
-    assert bench.judge("slurm_status").level is Level.CRITICAL
+    assert bench.judge("slurm_status").severity is Severity.CRITICAL
 
 
 # --- pulse
@@ -271,7 +269,7 @@ def test_wait_from_the_future_counts_from_now(bench: Bench) -> None:
     bench.judge("slurm_status", after=timedelta(days=1))
     bench.clock.time = T0
     bench.judge("slurm_status")
-    assert bench.judge("slurm_status", after=timedelta(minutes=61)).level is Level.CRITICAL
+    assert bench.judge("slurm_status", after=timedelta(minutes=61)).severity is Severity.CRITICAL
 
 
 # --- holds
@@ -281,10 +279,8 @@ def test_age_of_a_hold_comes_from_the_journal(bench: Bench) -> None:
     bench.journal.append(Held(jobs=("7",), reason=as_written("maintenance")))
     bench.jobs = (waiting("JobHeldUser"),)
     finding = bench.judge("held", after=timedelta(hours=13))
-    assert (finding.level, finding.summary) == (
-        Level.WARNING,
-        "gpt has been held for 13.0 h (limit 12 h): maintenance",
-    )
+    assert finding.severity is Severity.WARNING
+    assert finding.summary == "gpt has been held for 13.0 h (limit 12 h): maintenance"
 
 
 def test_hold_from_the_future_counts_from_now(bench: Bench) -> None:
@@ -292,7 +288,7 @@ def test_hold_from_the_future_counts_from_now(bench: Bench) -> None:
     bench.judge("held", after=timedelta(days=1))
     bench.clock.time = T0
     bench.judge("held")
-    assert bench.judge("held", after=timedelta(hours=13)).level is Level.WARNING
+    assert bench.judge("held", after=timedelta(hours=13)).severity is Severity.WARNING
 
 
 # --- names
@@ -323,10 +319,10 @@ def test_watchdog_has_file_test_and_documentation(name: str) -> None:
 
 def test_long_wait_behind_other_jobs_is_a_warning(bench: Bench) -> None:
     bench.jobs = (waiting("Priority"),)
-    assert bench.judge("slurm_status").level is Level.OK
-    assert bench.judge("slurm_status", after=timedelta(hours=23)).level is Level.OK
+    assert bench.judge("slurm_status").severity is Severity.OK
+    assert bench.judge("slurm_status", after=timedelta(hours=23)).severity is Severity.OK
     finding = bench.judge("slurm_status", after=timedelta(hours=2))
-    assert finding.level is Level.WARNING
+    assert finding.severity is Severity.WARNING
     assert "for 1d 1h (limit 1d); Slurm estimates no start" in finding.summary
 
 
@@ -337,12 +333,12 @@ def test_wait_is_compared_with_the_trains_own_waits(bench: Bench) -> None:
     bench.judge("slurm_status", after=timedelta(hours=20))
     bench.jobs = (waiting("Resources"),)
     bench.judge("slurm_status")
-    assert bench.judge("slurm_status", after=timedelta(hours=59)).level is Level.OK
-    assert bench.judge("slurm_status", after=timedelta(hours=2)).level is Level.WARNING
+    assert bench.judge("slurm_status", after=timedelta(hours=59)).severity is Severity.OK
+    assert bench.judge("slurm_status", after=timedelta(hours=2)).severity is Severity.WARNING
 
 
 def test_waiting_hours_override_the_history(bench: Bench) -> None:
     bench.site = {"watch": {"waiting_hours": 2.0}}
     bench.jobs = (waiting("Resources"),)
     bench.judge("slurm_status")
-    assert bench.judge("slurm_status", after=timedelta(hours=3)).level is Level.WARNING
+    assert bench.judge("slurm_status", after=timedelta(hours=3)).severity is Severity.WARNING

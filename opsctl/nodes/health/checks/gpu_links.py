@@ -1,7 +1,7 @@
 """Checks of the links of GPUs: NVLink, fabric manager and PCIe."""
 
 from opsctl.nodes.health.check_results import Results, degraded, note, unknown
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, CheckSeverity, NodeSnapshot
 from opsctl.nodes.health.usual_hardware import NVLINKS
 
 LINKS_REMEDY = "reset the GPUs, or reboot the node"
@@ -57,7 +57,7 @@ def fabric(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     for text, uuids in failed.items():
         is_failure = text.startswith("registration failed")
         yield CheckResult(
-            Severity.FAULTY if is_failure else Severity.NOTE,
+            CheckSeverity.FAULTY if is_failure else CheckSeverity.NOTE,
             f"{text} on {len(uuids)} GPUs",
             FABRIC_REMEDY,
             gpu=uuids[0] if len(uuids) == 1 else "",

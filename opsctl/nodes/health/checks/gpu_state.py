@@ -3,7 +3,7 @@
 from opsctl.base.tables import read_package_table
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.kernel_lines import RECOVERY_ACTIONS
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity, Smi
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, CheckSeverity, Gpu, NodeSnapshot, Smi
 from opsctl.nodes.health.usual_hardware import GPUS, ON_BUS
 from opsctl.settings.thresholds import Thresholds
 
@@ -112,7 +112,7 @@ def clocks(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
             # A GPU under load may be hot for a moment; an idle GPU may not.
             is_idle = check_input.busy is False and gpu.use_percent == 0
             yield CheckResult(
-                Severity.DEGRADED if is_idle else Severity.NOTE,
+                CheckSeverity.DEGRADED if is_idle else CheckSeverity.NOTE,
                 f"slowed down by {', '.join(slowdowns)}{' although idle' if is_idle else ''}",
                 COOLING_REMEDY,
                 gpu=gpu.uuid,

@@ -2,7 +2,7 @@
 
 from opsctl.base.units import format_size
 from opsctl.nodes.health.check_results import Results, degraded, note, unknown
-from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Hardware, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, CheckSeverity, Hardware, NodeSnapshot
 from opsctl.nodes.health.usual_hardware import GPUS, MEMORY, NVLINKS, ON_BUS, PORTS
 
 MIN_SHARE_OF_MEMORY = 0.98
@@ -50,7 +50,7 @@ def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         return
     # Errors before the node was put back into service are no evidence; counters do not tell when they rose.
     is_cleared = check_input.prior.cleared_s(snapshot.at) < (snapshot.uptime_s or 0)
-    severity = Severity.NOTE if is_cleared else Severity.FAULTY
+    severity = CheckSeverity.NOTE if is_cleared else CheckSeverity.FAULTY
     for place, count in hardware.uncorrected_memory.items():
         if count:
             yield CheckResult(severity, f"{count} uncorrectable memory errors since boot on {place}", MEMORY_REMEDY)

@@ -20,7 +20,7 @@ from opsctl.nodes.health.kernel_lines import (
     read_rows,
     read_xids,
 )
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, CheckSeverity, Gpu, KernelLine, NodeSnapshot
 from opsctl.nodes.health.nvidia_smi import normalize_bus
 
 MAX_LINE_CHARS = 120
@@ -38,7 +38,7 @@ class XidEvent:
 
 def kernel_log(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     if snapshot.kernel is None:
-        yield report_unread(snapshot, Severity.UNKNOWN)
+        yield report_unread(snapshot, CheckSeverity.UNKNOWN)
         return
     matches: dict[tuple[int, str], list[str]] = {}
     for line in list_recent_lines(snapshot, check_input):
@@ -53,7 +53,7 @@ def _judge_lines(row: LineRow, device: str, lines: list[str]) -> CheckResult:
     times = f"{len(lines)} x " if len(lines) > 1 else ""
     where = f" on {device}" if device else ""
     return CheckResult(
-        Severity(row.severity) if len(lines) >= row.repeats else Severity.NOTE,
+        CheckSeverity(row.severity) if len(lines) >= row.repeats else CheckSeverity.NOTE,
         f"{times}{row.meaning}{where}: {lines[-1][:MAX_LINE_CHARS]}",
         row.remedy,
         check=row.check,
@@ -77,10 +77,10 @@ def _report_unread_log(snapshot: NodeSnapshot) -> Results:
         return  # Xids are NVIDIA's
     # The driver's recovery action covers the same faults.
     is_covered = gpus and all(gpu.recovery is not None for gpu in gpus)
-    yield report_unread(snapshot, Severity.NOTE if is_covered else Severity.UNKNOWN)
+    yield report_unread(snapshot, CheckSeverity.NOTE if is_covered else CheckSeverity.UNKNOWN)
 
 
-def report_unread(snapshot: NodeSnapshot, severity: Severity) -> CheckResult:
+def report_unread(snapshot: NodeSnapshot, severity: CheckSeverity) -> CheckResult:
     """Return the result for a kernel log that could not be read."""
     why = snapshot.section("kernel").why or "cannot be read"
     remedy = "allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root"
@@ -126,21 +126,21 @@ def _judge_events(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input
 
 def _decide_severity(
     row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, check_input: CheckInput
-) -> Severity | None:
+) -> CheckSeverity | None:
     """Return the severity of events of one code on one GPU; None for no result. xid.toml explains the rules."""
     repeats = len(events) >= check_input.site.xid_repeats
     is_recovered = gpu is not None and (gpu.recovery or "").lower() == "none"
     has_fatal = any(is_fatal(event.text) for event in events)
-    repeated = Severity.DEGRADED if repeats else Severity.NOTE
+    repeated = CheckSeverity.DEGRADED if repeats else CheckSeverity.NOTE
     requested = find_requested(events[-1].text)
     severities = {
-        "yes": Severity.NOTE if is_recovered else Severity.FAULTY,
-        "yes-stays": Severity.FAULTY,
-        "after-job": Severity.NOTE if is_recovered else Severity.DEGRADED,
-        "repeat": Severity.FAULTY if has_fatal and not is_recovered else repeated,
-        "repeat-note": Severity.NOTE if repeats else None,
-        "if-fatal": Severity.FAULTY if has_fatal else Severity.NOTE,
-        "follow": Severity.NOTE if requested is None or is_recovered else requested,
-        "report": Severity.NOTE,
+        "yes": CheckSeverity.NOTE if is_recovered else CheckSeverity.FAULTY,
+        "yes-stays": CheckSeverity.FAULTY,
+        "after-job": CheckSeverity.NOTE if is_recovered else CheckSeverity.DEGRADED,
+        "repeat": CheckSeverity.FAULTY if has_fatal and not is_recovered else repeated,
+        "repeat-note": CheckSeverity.NOTE if repeats else None,
+        "if-fatal": CheckSeverity.FAULTY if has_fatal else CheckSeverity.NOTE,
+        "follow": CheckSeverity.NOTE if requested is None or is_recovered else requested,
+        "report": CheckSeverity.NOTE,
     }
     return severities.get(row.drain if row else "report")

@@ -6,7 +6,7 @@ from typing import Any
 from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_size
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, DiskLog, Fio, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, CheckSeverity, DiskLog, Fio, NodeSnapshot
 
 BYTES_PER_KIB = 1024
 BYTES_PER_GIB = 2**30
@@ -29,7 +29,7 @@ def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         yield degraded(text, "remount /dev/shm with a larger size")
     if snapshot.shm_percent > site.shm_percent:
         # A running job may fill shared memory.
-        severity = Severity.DEGRADED if check_input.busy is False else Severity.NOTE
+        severity = CheckSeverity.DEGRADED if check_input.busy is False else CheckSeverity.NOTE
         text = f"shared memory is {snapshot.shm_percent} % full"
         yield CheckResult(severity, text, "remove files of earlier jobs from /dev/shm")
 
@@ -63,7 +63,7 @@ def lustre(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         return
     is_stopped = "LBUG" in state
     yield CheckResult(
-        Severity.FAULTY if is_stopped else Severity.DEGRADED,
+        CheckSeverity.FAULTY if is_stopped else CheckSeverity.DEGRADED,
         f"Lustre reports: {state}",
         "reboot the node" if is_stopped else "read the kernel log; check the network to the file servers",
     )
@@ -95,7 +95,7 @@ def _check_disk_log(name: str, log: DiskLog) -> Results:
     for row in WARNINGS:
         if log.critical_warning & row["bit"]:
             text = f"{name} {row['says']} (critical warning {log.critical_warning:#04x})"
-            yield CheckResult(Severity(row["severity"]), text, DISK_REMEDY)
+            yield CheckResult(CheckSeverity(row["severity"]), text, DISK_REMEDY)
     if (log.used_percent or 0) >= MAX_USED_PERCENT:
         yield note(f"{name} has used {log.used_percent} % of its rated endurance", DISK_REMEDY)
     if log.media_errors:
@@ -113,7 +113,7 @@ def fio(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         yield unknown(f"fio {why}", remedy)
         return
     slow = list(_find_slow_operations(snapshot.fio, check_input))
-    severity = Severity.DEGRADED if slow else Severity.NOTE
+    severity = CheckSeverity.DEGRADED if slow else CheckSeverity.NOTE
     remedy = "compare with other nodes; check the load of the file system" if slow else ""
     yield CheckResult(severity, "; ".join([*slow, _render_speeds(snapshot.fio)]), remedy)
 

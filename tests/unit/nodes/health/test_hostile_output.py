@@ -10,7 +10,7 @@ from opsctl.base.ports import Answer
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.host_output import parse_fio
-from opsctl.nodes.health.node_state import Card, CheckInput, Health, NodeBaseline, Severity
+from opsctl.nodes.health.node_state import Card, CheckInput, CheckSeverity, Health, NodeBaseline
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
 from opsctl.nodes.history import NodeRecord, update_record
@@ -106,7 +106,7 @@ def test_no_unknown_becomes_a_drain(text, cut, code):
         Answer(node="node001", by="ssh", code=code, out=render_answer(smi=("late", text))[:cut] + text)
     )
     plan = plan_drain([verdict], NODES, HealthSettings(), scores={"node001": 100.0})
-    if not any(result.severity in {Severity.FAULTY, Severity.DEGRADED} for result in verdict.results):
+    if not any(result.severity in {CheckSeverity.FAULTY, CheckSeverity.DEGRADED} for result in verdict.results):
         assert plan.steps == ()
     for step in plan.steps:
         assert step.reason.startswith("opsctl: ")
