@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.rules.import_map import PRODUCT, ROOT, count_floors, find_circles, list_modules, read_imports, read_rooms
 
-MAX_PRODUCT_LINES = 75_960
+MAX_PRODUCT_LINES = 76_000
 MAX_TEST_LINES = 66_000
 MAX_FILE_LINES = 400
 MAX_LINES_OF_COPIED_FILE = 420
