@@ -44,6 +44,9 @@ class Figure:
     curve: Sparkline | None = None
     kind: str = ""
     """CSS class of the curve."""
+    is_unknown: bool = False
+    is_time: bool = False
+    """Whether the value is the time at which the train ends, and not why there is none."""
 
 
 def list_figures(
@@ -77,15 +80,15 @@ def _describe_end(status: TrainStatus, history: TrainHistory, queue_end: QueueEn
         return Figure(name="Ends", value="No ETA yet", detail="the last step or the step time is unknown")
     ends = format_day_time(now, now + timedelta(seconds=left.likely))
     if queue_end:
-        return Figure(name="Ends", value=ends, detail=f"if {queue_end.missing} more tasks are queued")
+        return Figure(name="Ends", value=ends, is_time=True, detail=f"if {queue_end.missing} more tasks are queued")
     early, late = (format_day_time(now, now + timedelta(seconds=bound)) for bound in (left.early, left.late))
     detail = f"{early} – {late}" if left.late - left.early >= 60 else f"in {format_duration(left.likely)}"
-    return Figure(name="Ends", value=ends, detail=detail)
+    return Figure(name="Ends", value=ends, is_time=True, detail=detail)
 
 
 def _describe_checkpoint(progress: Progress | None, now: datetime, state: str) -> Figure:
     if progress is None:
-        return Figure(name="Checkpoint", value="unknown")
+        return Figure(name="Checkpoint", value="unknown", is_unknown=True)
     age = format_ago(now, progress.checkpoint_at) if progress.checkpoint_at else "age unknown"
     if progress.checkpoint_step is None:
         found, doubt = progress.checkpoint_note, progress.checkpoint_doubt
@@ -108,6 +111,7 @@ def _describe_loss(progress: Progress | None, lines: Sequence[Iteration], ago: s
         detail=ago or (f"since step {first:,}" if first is not None else ""),
         curve=draw_sparkline(values, is_loss=True),
         kind="loss",
+        is_unknown=loss is None,
     )
 
 
@@ -121,7 +125,7 @@ def throughput_of(line: Iteration) -> float | None:
 def _describe_throughput(progress: Progress | None, lines: Sequence[Iteration], ago: str, *, is_live: bool) -> Figure:
     rates = [rate for rate in map(throughput_of, lines) if rate is not None]
     if not rates:
-        return Figure(name="Throughput", value="unknown")
+        return Figure(name="Throughput", value="unknown", is_unknown=True)
     unit = "samples/s" if lines[-1].global_batch else "steps/s"
     value = f"{format_rate(median(rates[-RECENT_LINES:]))}{NO_BREAK}{unit}"
     details = [f"{progress.tflops:.3g}{NO_BREAK}TFLOP/s/GPU"] if progress and progress.tflops else []

@@ -52,6 +52,8 @@ class Headline:
     """The same without details, for the wall and the summary."""
     is_queue_end: bool = False
     """Whether the headline is that the queued tasks run out."""
+    alert: str = ""
+    """The key of the alert that the headline words."""
 
     @property
     def rank(self) -> int:
@@ -85,6 +87,7 @@ def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook)
         word=status.state.upper(),
         short=short,
         is_queue_end=urgent.is_queue_end,
+        alert=urgent.alert,
     )
 
 
@@ -123,7 +126,7 @@ def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]
         tone = Tone.AMBER
     if status.state == "finished" or is_about_attempt or alert.key.startswith("held/"):
         tone = Tone.AMBER  # a held or ended train is red by its state
-    yield Headline(tone=tone, text=text)
+    yield Headline(tone=tone, text=text, alert=alert.key)
 
 
 def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]:

@@ -18,7 +18,7 @@ from opsctl.dash.pages import PageContext, render_overview, render_wall
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_ago, format_day_time
 from opsctl.dash.train_card import describe_progress, format_progress
-from opsctl.dash.train_figures import list_figures
+from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import explain
 from opsctl.diagnosis.blame import may_exclude
@@ -267,12 +267,24 @@ def test_ack_stands_beside_its_alert(site: DashSite) -> None:
     """The headline is about the queue; the alert about something else has its own text beside its buttons."""
     view = collect_site(site.app)
     card = next(card for card in view.trains if card.name == "tr11")
-    dry = replace(card, headline=replace(card.headline, text="Queue runs dry about 18:00 UTC"))
+    dry = replace(card, headline=replace(card.headline, alert="", text="Queue runs dry about 18:00 UTC"))
     text = render_overview(replace(view, trains=(dry,)), PageContext(role="act"))
     (row,) = re.findall(r'<div class="alert">.*?</div>', text.partition('id="alerts"')[0], re.DOTALL)
     assert re.search(r"<p>.+</p>", row)
     assert 'data-verb="ack" data-train="tr11" data-keys="hang/tr11"' in row
     assert 'data-verb="ack"' not in text.partition('id="alerts"')[0].replace(row, "")
+
+
+def test_page_does_not_read_its_own_words(site: DashSite) -> None:
+    view = collect_site(site.app)
+    card = next(card for card in view.trains if card.name == "tr11")
+    other = replace(
+        card, headline=replace(card.headline, text="It hangs"), figures=(Figure(name="Ends", value="Never"),)
+    )
+    view = replace(view, trains=(other,))
+    row = render_overview(view, PageContext(role="act")).partition('<div class="alert">')[2].partition("</div>")[0]
+    assert "<p>" not in row
+    assert "<span>Never</span>" in render_wall(view, PageContext())
 
 
 def test_calm_train_keeps_its_alerts_folded(site: DashSite) -> None:
