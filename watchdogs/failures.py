@@ -37,6 +37,7 @@ SAYS = {
     "propose-cancel": ("failures.proposes_cancel", "cancel"),
 }
 """By the action at the end of an attempt: the kind of finding, and the command with which a person goes on."""
+PROPOSED = SAYS.keys() - {"hold-queued"}
 ROLLBACK_CAUSES = frozenset({"checkpoint-unreadable", "checkpoint-missing"})
 """Causes in the catalogue of a checkpoint that cannot be loaded: an earlier one may be."""
 _FILE_NAME = re.compile(r"[\w.-]*\d[\w.-]*", re.ASCII)
@@ -188,7 +189,7 @@ def _of(
 def _advise(run: RunDir, advice: str, nodes: str, *, action: str, waiting: int | None) -> Remedy:
     """Return the commands that work now: a train with an empty queue has nothing to release."""
     train = run.name
-    if action.startswith("propose"):
+    if action in PROPOSED:
         return advise("remedy.to_confirm", ("opsctl", "why", train), ("opsctl", SAYS[action][1], train), text=advice)
     health = [("opsctl", "health", nodes)] if nodes else []
     resume = ("opsctl", "launch", str(run.config)) if waiting == 0 else ("opsctl", "release", train)

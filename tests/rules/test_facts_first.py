@@ -19,8 +19,8 @@ FIELDS = frozenset(
         r"\w+",
         """
 advice brief checkpoint_doubt checkpoint_note concession detail details doubt evidence exit_why found_instead
-headline hint in_place keep_reason lack meaning message note notes once_excluded problem problems refusal remarks remedy repair says
-short subject summary title what why why_ended why_excluded why_no_train why_out
+headline hint in_place keep_reason lack meaning message note notes once_excluded problem problems refusal remarks remedy
+repair says short subject summary title what why why_ended why_excluded why_no_train why_out
 """,
     )
 )

@@ -135,10 +135,11 @@ def accept(app: App, file: Path | None, fields: Mapping[str, Any], *, dry_run: b
         code = run_attached(["bash", str(DATA / "acceptance.sh")], env=env)
         rows = [line.split("\t") for line in read_text(found, MAX_TRIALS_BYTES).splitlines()]
     data = [
-        {"trial": name, "says": says, "result": result, "took_s": int(took.partition(" ")[0] or 0), "found": words}
-        for name, says, result, took, words in rows
+        {"trial": name, "says": says, "result": result, "took_s": int(took_s or 0), "found": words}
+        for name, says, result, took_s, words in rows
     ]
-    show_card(app, data, rows, TRIAL_COLUMNS, html=html, markdown=True)
+    shown = [(*row[:3], f"{row[3]} s" if row[3] else "", row[4]) for row in rows]
+    show_card(app, data, shown, TRIAL_COLUMNS, html=html, markdown=True)
     return code
 
 

@@ -27,7 +27,7 @@ try() {
     printed=$(timeout 3600 "$@" 2>&1) || { [ $? = 3 ] && result=unknown || result=failed; }
     [ "$result" = passed ] || all_passed=1
     last=$(printf '%s\n' "$printed" | tail -n 1 | tr '\t' ' ' | iconv -c -f UTF-8 -t UTF-8 | cut -c 1-300)
-    printf '%s\t%s\t%s\t%s s\t%s\n' "$name" "$says" "$result" "$(($(date +%s) - begun))" "$last" >>"$TRIALS"
+    printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$says" "$result" "$(($(date +%s) - begun))" "$last" >>"$TRIALS"
 }
 
 # A command about nodes: how many have which health, and the last evidence. Exits 3 if the health of a node is unknown.

@@ -17,8 +17,8 @@ from opsctl.settings.health import PolicySettings
 from opsctl.state.events import ExclusionDecided, RequestDone
 from opsctl.state.reasons import as_written
 from opsctl.trainer.contract import TrainerStop
+from opsctl.watchdogs.failures import failures
 from tests.support.finalized_trains import QueuedTrain, make_node_care
-from watchdogs.failures import failures
 
 
 def end(train: QueuedTrain, number: int = 1, *, stop: TrainerStop | None = None, **steps: str) -> FinishedAttempt:
