@@ -38,29 +38,28 @@ class WatchdogMemory:
     """Directory used when `directory` cannot be written, such as on a full disk."""
 
     def recall(self, cls: type[Remembered], watchdog: str, thing: str) -> Remembered:
-        """Return what was remembered of a thing: of fields that are missing or invalid, what a first cycle begins with.
+        """Return what was remembered of a thing; what a first cycle begins with, if nothing valid was."""
+        return self.find(cls, watchdog, thing) or cls()
 
-        Files of earlier versions had the position in the log beside the other fields.
+    def find(self, cls: type[Remembered], watchdog: str, thing: str) -> Remembered | None:
+        """Return what was remembered of a thing; None if nothing valid was. A damaged file is kept aside.
+
+        Files of earlier versions had the position in the log beside the other fields. The class of a memory that has
+        changed in other ways has a method `upgrade`.
         """
-        fields = self.read(watchdog, thing)
-        if "inode" in fields and "log" not in fields:
+        contents = map(_read, reversed(self._paths(watchdog, thing)))
+        fields = next((fields for fields in contents if fields is not None), None)
+        if fields and "inode" in fields and "log" not in fields:
             fields["log"] = fields
-        value = recall(cls, fields)
-        return value if value is not None else cls()
+        return None if fields is None else recall(cls, getattr(cls, "upgrade", dict)(fields))
 
     def remember(self, watchdog: str, thing: str, value: object) -> None:
-        """Store a frozen dataclass, so that `recall` returns it in the next cycle."""
-        self.write(watchdog, thing, to_fields(value))
+        """Store a frozen dataclass, so that `recall` returns it in the next cycle.
 
-    def read(self, watchdog: str, thing: str) -> dict[str, Any]:
-        """Return the stored fields; empty if there are none or the file is damaged, which is kept aside."""
-        contents = map(_read, reversed(self._paths(watchdog, thing)))
-        return next((fields for fields in contents if fields is not None), {})
-
-    def write(self, watchdog: str, thing: str, fields: dict[str, Any]) -> None:
-        """Store `fields`. A failure is only recorded in `problems`."""
+        A failure is only recorded in `problems`.
+        """
         path, *spare = self._paths(watchdog, thing)
-        text = json.dumps({**HEADER, **fields})
+        text = json.dumps({**HEADER, **to_fields(value)})
         try:
             _write(path, text)
         except OSError as error:

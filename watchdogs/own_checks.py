@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import AwareDatetime
 
@@ -18,7 +18,7 @@ from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
-from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 PARALLEL = 8
 EXIT_SEVERITIES = {0: Severity.OK, 1: Severity.WARNING, 2: Severity.CRITICAL, 3: Severity.UNKNOWN}
@@ -56,6 +56,11 @@ class LogMatches:
 class ChecksMemory:
     logs: Mapping[str, LogMatches] = field(default_factory=dict)
     """By check."""
+
+    @staticmethod
+    def upgrade(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a file; those of earlier versions have the checks at their top."""
+        return fields if "logs" in fields else {"logs": fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +108,12 @@ class OwnChecks:
 def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[OwnCheckResult, ...]:
     if not checks:
         return ()
-    stored = place.context.memory.read(place.watchdog, place.target)
-    # Files of earlier versions have the checks at their top.
-    memory = recall(dict[str, LogMatches], stored.get("logs", stored)) or {}
+    memory = place.context.memory
+    before = memory.recall(ChecksMemory, place.watchdog, place.target).logs
     with ThreadPoolExecutor(min(PARALLEL, len(checks))) as pool:
-        pairs = list(pool.map(lambda check: _run(place, check, memory.get(check.name)), checks))
+        pairs = list(pool.map(lambda check: _run(place, check, before.get(check.name)), checks))
     logs = {result.check.name: matches for result, matches in pairs if matches}
-    place.context.memory.remember(place.watchdog, place.target, ChecksMemory(logs=logs))
+    memory.remember(place.watchdog, place.target, ChecksMemory(logs=logs))
     return tuple(result for result, _ in pairs)
 
 

@@ -206,40 +206,45 @@ MAX_REMEMBERED = 10_000
 _PLACE, _COPY, _ENDED = ("site", "trains"), ("site", "root"), ("site", "ended")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTrains:
+    """Names of trains, and the inode of the root that had them."""
+
+    names: tuple[str, ...] = ()
+    inode: int = 0
+
+
 def remember(memory: WatchdogMemory, root: Path, runs: Sequence[RunDir]) -> None:
     """Remember the list; also outside of the root, since a root that is gone takes with it what lies there."""
-    fields = {"names": [run.name for run in runs[:MAX_REMEMBERED]], "inode": _read_inode(root)}
-    memory.write(*_PLACE, fields)
+    listed = ListedTrains(names=tuple(run.name for run in runs[:MAX_REMEMBERED]), inode=_read_inode(root))
+    memory.remember(*_PLACE, listed)
     if memory.spare:
-        WatchdogMemory(memory.spare, memory.problems).write(*_COPY, fields)
+        WatchdogMemory(memory.spare, memory.problems).remember(*_COPY, listed)
 
 
-def recall(memory: WatchdogMemory, root: Path) -> tuple[list[RunDir], object]:
+def recall(memory: WatchdogMemory, root: Path) -> tuple[list[RunDir], int]:
     """Return the trains that were listed last, perhaps removed since, and the inode of the root that had them."""
-    fields = memory.read(*_PLACE) or WatchdogMemory(memory.spare or memory.directory).read(*_COPY)
-    names = fields.get("names")
-    known = names[:MAX_REMEMBERED] if isinstance(names, list) else []
-    runs = [RunDir(root / name) for name in known if isinstance(name, str) and NAME.fullmatch(name)]
-    return runs, fields.get("inode")
+    copy = WatchdogMemory(memory.spare or memory.directory)
+    listed = memory.find(ListedTrains, *_PLACE) or copy.recall(ListedTrains, *_COPY)
+    return [RunDir(root / name) for name in listed.names[:MAX_REMEMBERED] if NAME.fullmatch(name)], listed.inode
 
 
 def has_listed(spare: Path) -> bool:
     """Whether this user has listed the root before as the owner of its alerts, and so goes on where it is gone."""
-    return bool(WatchdogMemory(spare).read(*_COPY))
+    return WatchdogMemory(spare).find(ListedTrains, *_COPY) is not None
 
 
 def note_ended(memory: WatchdogMemory, ended: Mapping[str, bool]) -> None:
     """Remember which of these trains need no task any more, and may therefore be removed without a word."""
-    earlier = recall_ended(memory) - ended.keys()
-    memory.write(*_ENDED, {"names": sorted(earlier.union(name for name in ended if ended[name]))[:MAX_REMEMBERED]})
+    names = sorted((recall_ended(memory) - ended.keys()).union(name for name in ended if ended[name]))
+    memory.remember(*_ENDED, ListedTrains(names=tuple(names[:MAX_REMEMBERED])))
 
 
 def recall_ended(memory: WatchdogMemory) -> frozenset[str]:
-    names = memory.read(*_ENDED).get("names")
-    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
+    return frozenset(memory.recall(ListedTrains, *_ENDED).names)
 
 
-def find_other_root(known: Collection[RunDir], inode: object, root: Path, runs: Collection[RunDir]) -> str:
+def find_other_root(known: Collection[RunDir], inode: int, root: Path, runs: Collection[RunDir]) -> str:
     """Return why `root` is not the directory that had the `known` trains, such as one below a mount that is gone."""
     is_other = bool(known and inode) and not any(run in known for run in runs) and inode != _read_inode(root)
     return f"{root}: another directory than before: is the file system mounted?" if is_other else ""

@@ -18,7 +18,7 @@ from opsctl.base.ports import Clock
 from opsctl.base.units import format_duration
 from opsctl.host.system import boot_id, suspended_s
 from opsctl.state.records import CLOCK_TOLERANCE
-from opsctl.watchdogs.context import WatchdogMemory, recall
+from opsctl.watchdogs.context import WatchdogMemory
 
 log = logging.getLogger(__name__)
 TOLERANCE_S = CLOCK_TOLERANCE.total_seconds()
@@ -166,7 +166,7 @@ class SteadyClock:
         """Move this clock to the watchers' time, at the start of a cycle."""
         wall = self.real.now()
         reading = ClockReading(wall_s=wall.timestamp(), monotonic_s=self._read_monotonic_s(), boot=self.boot)
-        before = recall(TimeLine, memory.read("clock", "site"))
+        before = memory.find(TimeLine, "clock", "site")
         line = before.advance(reading) if before else start_line(reading)
         memory.remember("clock", "site", line)
         self._settled = datetime.fromtimestamp(line.at_s, UTC), reading.monotonic_s

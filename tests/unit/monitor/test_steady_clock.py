@@ -1,5 +1,6 @@
 """The time by which watch cycles judge limits, under clocks that jump."""
 
+import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -137,7 +138,7 @@ def test_clock_of_a_new_process_is_moved_to_the_line(tmp_path):
     assert steady.now() - real.real.now() > timedelta(hours=6)
     steady.settle(memory)
     assert timedelta(minutes=9) < steady.now() - real.real.now() < timedelta(minutes=11)
-    assert recall(TimeLine, memory.read("clock", "site"))
+    assert memory.find(TimeLine, "clock", "site")
 
 
 @pytest.mark.parametrize("minutes", [60, 1440])
@@ -171,10 +172,12 @@ def test_restored_machine_does_not_take_the_time_back(hosts):
 )
 def test_damaged_time_line_does_not_stop_a_cycle(tmp_path, hosts, change):
     memory, real = WatchdogMemory(tmp_path), ForwardClock()
-    memory.write("clock", "site", {**asdict(hosts.line), **change})
+    memory.remember("clock", "site", hosts.line)
+    path = tmp_path / "clock" / "site.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     steady = SteadyClock(real)
     steady.settle(memory)
-    assert recall(TimeLine, memory.read("clock", "site"))
+    assert memory.find(TimeLine, "clock", "site")
 
 
 def test_damaged_begin_of_a_wrong_clock_delays_by_an_hour(hosts):

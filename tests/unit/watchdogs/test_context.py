@@ -1,10 +1,19 @@
 """The memory of watchdogs between two cycles, with and without a writable disk."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from opsctl.watchdogs.context import WatchdogMemory
+from opsctl.watchdogs.loss import LossMemory
+from opsctl.watchdogs.own_checks import ChecksMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    step: int = 0
 
 
 @pytest.fixture
@@ -23,41 +32,52 @@ def block(memory: WatchdogMemory) -> Path:
 
 
 def test_memory_is_read_back(memory: WatchdogMemory) -> None:
-    memory.write("hang", "gpt/1", {"step": 1})
-    assert memory.read("hang", "gpt/1") == {"step": 1}
+    memory.remember("hang", "gpt/1", StepMemory(step=1))
+    assert memory.recall(StepMemory, "hang", "gpt/1").step == 1
     assert not memory.spare.exists()
 
 
 def test_unwritable_memory_uses_the_spare_and_reports(memory: WatchdogMemory) -> None:
-    memory.write("hang", "gpt", {"step": 1})
+    memory.remember("hang", "gpt", StepMemory(step=1))
     block(memory)
-    memory.write("hang", "gpt", {"step": 2})
-    assert memory.read("hang", "gpt") == {"step": 2}
+    memory.remember("hang", "gpt", StepMemory(step=2))
+    assert memory.recall(StepMemory, "hang", "gpt").step == 2
     assert len(memory.problems) == 1
 
 
 def test_spare_is_removed_when_the_memory_is_writable(memory: WatchdogMemory) -> None:
-    memory.write("hang", "gpt", {"step": 1})
+    memory.remember("hang", "gpt", StepMemory(step=1))
     aside = block(memory)
-    memory.write("hang", "gpt", {"step": 2})
+    memory.remember("hang", "gpt", StepMemory(step=2))
     memory.directory.unlink()
     aside.rename(memory.directory)
-    assert memory.read("hang", "gpt") == {"step": 2}  # the spare is newer
-    memory.write("hang", "gpt", {"step": 3})
-    assert memory.read("hang", "gpt") == {"step": 3}
+    assert memory.recall(StepMemory, "hang", "gpt").step == 2  # the spare is newer
+    memory.remember("hang", "gpt", StepMemory(step=3))
+    assert memory.recall(StepMemory, "hang", "gpt").step == 3
     assert not [path for path in memory.spare.rglob("*") if path.is_file()]
 
 
 def test_empty_spare_overrides_an_older_memory(memory: WatchdogMemory) -> None:
-    memory.write("hang", "gpt", {"step": 1})
+    memory.remember("hang", "gpt", StepMemory(step=1))
     aside = block(memory)
-    memory.write("hang", "gpt", {})
+    memory.remember("hang", "gpt", StepMemory())
     memory.directory.unlink()
     aside.rename(memory.directory)
-    assert memory.read("hang", "gpt") == {}
+    assert memory.recall(StepMemory, "hang", "gpt").step == 0
 
 
 def test_unreadable_memory_is_empty(memory: WatchdogMemory) -> None:
-    memory.write("hang", "gpt", {"step": 1})
+    memory.remember("hang", "gpt", StepMemory(step=1))
     next(memory.directory.rglob("*.json")).write_text("[")
-    assert memory.read("hang", "gpt") == {}
+    assert memory.find(StepMemory, "hang", "gpt") is None
+
+
+def test_memory_of_earlier_versions_is_read(memory: WatchdogMemory) -> None:
+    """The position in a log stood beside the other fields, and the checks at the top of their file."""
+    log = {"inode": 7, "offset": 9}
+    for watchdog, fields in (("loss", {**log, "accepted": "x"}), ("train_checks", {"slow": {**log, "lines": ["a"]}})):
+        (memory.directory / watchdog).mkdir(parents=True)
+        (memory.directory / watchdog / "gpt.json").write_text(json.dumps(fields))
+    loss = memory.recall(LossMemory, "loss", "gpt")
+    (matches,) = memory.recall(ChecksMemory, "train_checks", "gpt").logs.values()
+    assert [loss.log.offset, matches.offset, matches.lines] == [9, 9, ("a",)]
