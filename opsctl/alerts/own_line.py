@@ -15,8 +15,10 @@ _GREETING = re.compile(read_package_table("alerts/answers.toml")["forms"]["greet
 _DATE = re.compile(r"\d{1,2}:\d\d|(?<!\d)20\d\d(?!\d)")
 _FENCE = "```"
 _BLOCKS = frozenset({"address", "blockquote", "br", "div", "h1", "h2", "h3", "hr", "li", "ol", "p", "pre", "tr", "ul"})
-_UNSEEN = frozenset({"del", "head", "s", "script", "strike", "style", "title"})
-_HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
+_UNSEEN = frozenset(
+    {"del", "head", "noscript", "s", "script", "select", "strike", "style", "template", "textarea", "title"}
+)
+_HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])", re.IGNORECASE)
 
 
 def find_own_line(text: str, is_command: Callable[[str], bool]) -> str:
@@ -89,7 +91,7 @@ class _TextReader(HTMLParser):
         if self._hidden:
             self._depth += tag == self._hidden
             return
-        if tag in _UNSEEN or _HIDDEN.search(dict(attrs).get("style") or ""):
+        if tag in _UNSEEN or "hidden" in dict(attrs) or _HIDDEN.search(dict(attrs).get("style") or ""):
             self._hidden, self._depth = tag, 1
             return
         self._quotes += tag == "blockquote"

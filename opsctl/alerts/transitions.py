@@ -19,9 +19,8 @@ from opsctl.base.nodesets import expand
 from opsctl.base.statements import state
 from opsctl.settings.alerts import AlertSettings
 
+SITE_ROOT, SITE_FILES, SITE_ANSWERS = "root/site", "files/site", "answers/site"
 SITE_SLURM = "slurm/site"
-SITE_ROOT = "root/site"
-SITE_FILES = "files/site"
 """Key of the finding that Slurm does not answer: while it is unknown, no train is watched."""
 MAX_CONFIRM_CYCLES = 16
 """Consecutive better cycles that always resolve an alert, however often the problem came back before."""

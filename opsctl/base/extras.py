@@ -21,7 +21,7 @@ class Extra:
 
 
 EXTRAS: dict[str, Extra] = {
-    "alerts": Extra(("slack_sdk", "apprise"), "sending alerts by Slack or apprise"),
+    "alerts": Extra(("apprise",), "sending alerts by apprise"),
     "ssh": Extra(("paramiko",), "running commands on nodes by ssh"),
     "metrics": Extra(("prometheus_client",), "opsctl metrics"),
     "dash": Extra(("starlette", "uvicorn"), "opsctl dash"),

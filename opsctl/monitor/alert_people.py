@@ -18,16 +18,18 @@ from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
+from opsctl.alerts.transitions import SITE_ANSWERS
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.model import Reservation
 from opsctl.base.nodesets import expand, union
+from opsctl.base.statements import state
 from opsctl.guard.node_care import NodeCare
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.apply_answers import FindChain, apply_answers
 from opsctl.monitor.cycle_report import CycleProblems, log_deliveries
-from opsctl.monitor.read_trains import Unit, WatchServices, has_listed
+from opsctl.monitor.read_trains import Unit, WatchServices, drop_usual, has_listed, read_entries
 from opsctl.settings.alert_channels import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchdogMemory
@@ -56,10 +58,12 @@ class AnswerPoller:
         if not alerting.rules.people:
             return
         for channel, read in _list_polls(alerting):
-            if channel not in self._threads or not self._threads[channel].is_alive():
-                thread = threading.Thread(target=self._work, args=(read,), daemon=True, name=f"answers of {channel}")
-                self._threads[channel] = thread
-                thread.start()
+            if channel in self._threads and self._threads[channel].is_alive():
+                self._results.put(f"answers of {channel}: the channel has not answered since the last watch cycle")
+                continue
+            thread = threading.Thread(target=self._work, args=(read,), daemon=True, name=f"answers of {channel}")
+            self._threads[channel] = thread
+            thread.start()
 
     def apply(
         self, alerting: Alerting, find_chain: FindChain, care: NodeCare | None = None
@@ -85,11 +89,14 @@ class AnswerPoller:
                 answers += result
         return answers, problems
 
-    def _work(self, read: Callable[[], list[RawAnswer]]) -> None:
+    def _work(self, read: Callable[[], Iterator[RawAnswer]]) -> None:
+        answers: list[RawAnswer] = []
         try:
-            self._results.put(read())
+            for answer in read():
+                answers.append(answer)
         except Exception as error:  # noqa: BLE001 (reported; answers must not stop the watch)
             self._results.put(error.message if isinstance(error, OpsctlError) else f"answers: {type(error).__name__}")
+        self._results.put(answers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +137,9 @@ class AlertPeople:
                 self.answers.start(self.services.alerting)
             self._ping(PingKind.START, "", problems)
 
-    def apply_answers(self, runs: Sequence[RunDir], problems: CycleProblems) -> None:
+    def apply_answers(self, runs: Sequence[RunDir], problems: CycleProblems) -> list[Finding]:
+        """Do what the answers ask for; return the finding about those that could not be read, or can be again."""
+
         def find_chain(train: str) -> TrainArrays:
             run = next((run for run in runs if run.name == train), None)
             if run is None:
@@ -141,6 +150,10 @@ class AlertPeople:
         problems.lines += failures
         for line in lines:
             log.info("answer: %s", line)
+        says = state("site.answers_unread", first=failures[0]) if failures else state("site.answers_read")
+        severity = Severity.WARNING if failures else Severity.OK
+        finding = Finding(key=SITE_ANSWERS, severity=severity, says=says, evidence=tuple(failures))
+        return drop_usual([finding], read_entries(self.services.alerting))
 
     def notify(
         self, findings: Sequence[Finding], ledger: AlertLedger, problems: CycleProblems
@@ -230,10 +243,10 @@ def list_train_pings(
         yield train, partial(dispatch.ping_train, alerting, train, kind, text)
 
 
-def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[RawAnswer]]]]:
+def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], Iterator[RawAnswer]]]]:
     for name, table in alerting.channels.items():
         if isinstance(table, SlackTable) and table.reads_answers:
-            from opsctl.alerts.channels import slack  # noqa: PLC0415 (needs the alerts extra)
+            from opsctl.alerts.channels import slack  # noqa: PLC0415 (as below)
 
             yield name, partial(slack.poll, name, table, _find_references(alerting, name))
         elif isinstance(table, EmailTable) and table.imap_server:

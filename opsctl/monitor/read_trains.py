@@ -1,7 +1,7 @@
 """Read what the watchdogs of a cycle need: the queue, the trains and the nodes, each once."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -95,7 +95,7 @@ class TrainReader:
         unit = "files", "site"
         lines = self.isolation.run({unit: self.services.node_care.history.list_unreadable})[unit]
         findings = [judge_root("", runs), judge_files([lines.why] if isinstance(lines, Failed) else lines)]
-        return runs, [finding for finding in findings if not finding.is_ok or _is_open(finding.key, entries)]
+        return runs, drop_usual(findings, entries)
 
     def read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
         """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer.
@@ -132,7 +132,7 @@ class TrainReader:
         ]
         entries = read_entries(self.services.alerting)
         damaged = [judge_files(train.damages, train.name) for train in trains.values()]
-        unreadable += [finding for finding in damaged if not finding.is_ok or _is_open(finding.key, entries)]
+        unreadable += drop_usual(damaged, entries)
         services = self.services
         context = WatchContext(
             site=services.site,
@@ -184,8 +184,10 @@ class TrainReader:
         return any(entry.is_open and is_node_alert(key) for key, entry in entries.items())
 
 
-def _is_open(key: str, entries: Mapping[str, LedgerEntry]) -> bool:
-    return key in entries and entries[key].is_open
+def drop_usual(findings: Iterable[Finding], entries: Mapping[str, LedgerEntry]) -> list[Finding]:
+    """Return the findings that are not ok, or are ok again."""
+    is_open = {key for key, entry in entries.items() if entry.is_open}
+    return [finding for finding in findings if not finding.is_ok or finding.key in is_open]
 
 
 def _is_known(run: RunDir, entries: Mapping[str, LedgerEntry]) -> bool:

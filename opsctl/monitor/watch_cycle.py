@@ -81,7 +81,7 @@ class Watch:
             findings = [self._end_hung(context, finding) for finding in findings]
         if self.acts and people.is_owner:
             findings += judge_vanished(checked, results, read_entries(services.alerting), findings)
-            people.apply_answers(runs, problems)
+            findings += people.apply_answers(runs, problems)
             transitions, deliveries = people.notify(findings, ledger, problems)
             names = [train.name for train in context.trains]
             people.ping(names, findings, problems, seconds=services.clock.monotonic() - began)

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,7 +21,6 @@ from opsctl.checkpoints.trainer_command import shell, value_files
 from opsctl.checkpoints.trainer_command.read_command import parse_options
 from opsctl.cron import crontab
 from opsctl.diagnosis import causes, diagnose_attempt, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
-from opsctl.host.system import SystemRunner
 from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, host_output, nvidia_smi, snapshot
@@ -30,7 +28,6 @@ from opsctl.nodes.remote import ssh as known_hosts
 from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
 from opsctl.settings import field_types
-from opsctl.settings.alert_channels import SlackTable
 from opsctl.slurm import accounting, batch_options, field_values, parse_output, past_jobs, slurm_errors
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
@@ -107,13 +104,10 @@ def explain_logs(path: Path) -> object:
 
 def refuse_slack(data: bytes) -> object:
     """What Slack, or a proxy in front of it, answers."""
-    table = SlackTable(kind="slack", webhook="https://hooks.example.org/T/B/x")
     code, _, rest = decode(data).partition("\n")
-    channel = slack.Slack(table, SystemRunner(), timeout=1)
     status = int(code) if code.isdecimal() and len(code) < 4 else 429
-    response = SimpleNamespace(status_code=status, headers={"Retry-After": rest}, data={"error": rest})
-    error = channel._refused(SimpleNamespace(response=response))  # type: ignore[arg-type]  # what slack_sdk raises
-    return error, outbox._retry_not_before(error, NOW), judge_status(status, {"retry-after": [rest]}, rest, str)
+    error = judge_status(status, {"retry-after": [rest]}, rest, str)
+    return outbox._retry_not_before(error, NOW), slack.read_answer(rest.encode())
 
 
 def read_corpus(path: Path) -> object:
@@ -291,7 +285,11 @@ PARSERS: dict[str, FuzzTarget] = {
     "crontab": file(lambda path: crontab.read_schedule(path.parent, UTC), name="cron-etc/crontab", examples=CRON),
     # alerts
     "ledger of alerts": FuzzTarget(ledger_state.parse, errors=VALUES, examples=(*LEDGER, *JSON)),
-    "answer of Slack": FuzzTarget(refuse_slack, examples=(b"429\n30", b"200\nchannel_not_found", b"500\n<html>")),
+    "answer of Slack": FuzzTarget(
+        refuse_slack,
+        errors=VALUES,
+        examples=(b"429\n30", b'200\n{"ok": false, "error": "channel_not_found"}', b"500\n<html>"),
+    ),
     # checkpoints
     "sha256sum": text(offload.parse_sums, examples=(b"00  ./a\n11 *b\n",)),
     # the host

@@ -44,5 +44,11 @@ def test_replay_is_the_same_answer() -> None:
         given = RawAnswer(id=str(number), channel="mail", message=f"{number}.1", sender="anna@example.org", text="ack")
         answers.append(_with_proof(given, make_mail(more + headers), SERVER, NOW))
     assert answers[0].id == answers[1].id
+    for more in read_table(__file__, "other_forms"):
+        again = RawAnswer(
+            id="3", channel="mail", message="1.1", sender="anna@example.org", text="ack: as read otherwise"
+        )
+        proved = _with_proof(again, make_mail(more + headers), SERVER, NOW)
+        assert proved.id == answers[0].id or proved.sender.startswith("not verified")
     forged = _with_proof(answers[0], make_mail("From: anna@example.org"), SERVER, NOW)
     assert forged.sender == "not verified: anna@example.org"

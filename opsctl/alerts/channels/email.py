@@ -33,8 +33,8 @@ SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
 IMAP_TIMEOUT_S = 10.0
 IMAP_PORTS = {"tls": 993, "starttls": 143, "none": 143}
-MAX_MAILS = 50
-"""Mails that are read in one watch cycle, the newest."""
+MAX_MAILS, MAX_LISTED, LISTED_AT_ONCE = 50, 5000, 200
+"""Mails with our signature that are read in one watch cycle, and mails that are looked at for one, the newest."""
 MAX_MAIL_BYTES = 64 << 10
 MAX_HEADER_CHARS = 4000
 LOOK_BACK = timedelta(days=2)
@@ -43,9 +43,11 @@ log = logging.getLogger(__name__)
 MAX_PROOF_CHARS = 10_000
 MAX_AGE = timedelta(days=2)
 """By the Date header: an older mail is a copy that somebody has kept."""
+ONCE = ("Content-Type", "Content-Transfer-Encoding", "MIME-Version")
+"""Headers that say how a mail is read. A signature covers the lowest of several, and readers take the first."""
 _FROM = re.compile(r'(?:[^<>",;:()@\\]{0,200}|"[^"\\]{0,200}")\s*<([^<>@\s",;:()]+@[\w.-]+)>|([^<>@\s",;:()]+@[\w.-]+)')
 """Exactly one address, with or without a name."""
-_METHOD = re.compile(r"\s*(dmarc|dkim|auth)\s*=\s*pass\b(.*)", re.IGNORECASE | re.DOTALL)
+_METHOD = re.compile(r"\s*(dmarc|dkim|auth)\s*=\s*pass(?![\w-])(.*)", re.IGNORECASE | re.DOTALL)
 _PROPERTY = re.compile(r"([\w.-]{1,50})\s*=\s*([^\s;]{1,300})")
 _SIGNED_ID = re.compile(r"<([^<>@\s]+)@opsctl\.[^<>@\s]+>")
 
@@ -184,13 +186,16 @@ def _text(reply: bytes | str) -> str:
     return " ".join(text.split())
 
 
-def poll(channel: str, table: EmailTable, now: datetime) -> list[RawAnswer]:
-    """Return the replies of the last days to signed alerts. Mails stay unread. Raises Undelivered."""
+def poll(channel: str, table: EmailTable, now: datetime) -> Iterator[RawAnswer]:
+    """Yield the replies of the last days to signed alerts. Mails stay unread.
+
+    Raises Undelivered, also behind the last answer if there are more mails than are read.
+    """
     key, password = reveal(table, "answer_key"), reveal(table, "imap_password")
     try:
         with _connect_imap(table) as connection:
             connection.login(table.imap_user, password)
-            return list(_read(connection, table, channel, key, now))
+            yield from _read(connection, table, channel, key, now)
     except (OSError, imaplib.IMAP4.error) as error:
         raise Undelivered(f"answers of {channel}: {table.imap_server}: " + mask(str(error), [password, key])) from None
 
@@ -216,25 +221,46 @@ def _read(connection: imaplib.IMAP4, table: EmailTable, channel: str, key: str, 
         raise imaplib.IMAP4.error(f"no folder {table.imap_folder}")
     since = now - LOOK_BACK
     _, found = connection.search(None, "SINCE", f"{since.day}-{MONTHS[since.month - 1]}-{since.year}")
-    for number in (found[0] or b"").split()[-MAX_MAILS:]:  # the oldest first: a later answer confirms
-        _, parts = connection.fetch(number.decode(), f"(BODY.PEEK[]<0.{MAX_MAIL_BYTES}>)")
+    numbers = (found[0] or b"").decode().split()
+    signed = _list_signed(connection, numbers[-MAX_LISTED:], key)
+    for number in signed[-MAX_MAILS:]:  # the oldest first: a later answer confirms
+        _, parts = connection.fetch(number, f"(BODY.PEEK[]<0.{MAX_MAIL_BYTES}>)")
         for part in parts:
             if isinstance(part, tuple) and (answer := _parse(part[1], channel, key)):
                 yield _with_proof(answer, part[1], table.authserv_id, now)
+    if len(numbers) > MAX_LISTED or len(signed) > MAX_MAILS:
+        raise imaplib.IMAP4.error(f"of {len(numbers)} mails, {len(signed)} of them answers, the newest are read")
+
+
+def _list_signed(connection: imaplib.IMAP4, numbers: list[str], key: str) -> list[str]:
+    """Return the mails that name an alert of ours: anybody can fill the mailbox with others."""
+    signed = []
+    fields = f"(BODY.PEEK[HEADER.FIELDS (In-Reply-To References)]<0.{2 * MAX_HEADER_CHARS}>)"
+    for begin in range(0, len(numbers), LISTED_AT_ONCE):
+        _, parts = connection.fetch(",".join(numbers[begin : begin + LISTED_AT_ONCE]), fields)
+        for part in parts:
+            if isinstance(part, tuple) and _find_alerts(part[1].decode(errors="replace"), key):
+                signed.append(part[0].split()[0].decode())
+    return signed
+
+
+def _find_alerts(headers: str, key: str) -> list[str]:
+    """Return the ids of our messages that the headers name with our signature."""
+    return [message for signed in _SIGNED_ID.findall(headers) if (message := verify(key, signed))]
 
 
 def _with_proof(answer: RawAnswer, raw: bytes, server: str, now: datetime) -> RawAnswer:
     """Return the answer with a sender that the mail server has verified, or one that nobody is listed with.
 
-    By sender, date and text, a mail that is sent again is the same answer, whatever its other headers say: few
-    signatures cover the headers that name the alert.
+    By sender and date, a mail that is sent again is the same answer, whatever its other headers say: few signatures
+    cover those that name the alert, the encoding and the parts.
     """
     try:
         sender = find_sender(raw, server, now)
     except Exception:  # noqa: BLE001 (as above)
         sender = ""
     date = BytesHeaderParser().parsebytes(raw).get("Date", "")
-    digest = hashlib.sha256(repr((sender, str(date), answer.text)).encode(errors="replace"))
+    digest = hashlib.sha256(repr((sender, str(date))).encode(errors="replace"))
     return replace(answer, sender=sender or f"not verified: {answer.sender}", id=digest.hexdigest())
 
 
@@ -250,8 +276,7 @@ def _parse(raw: bytes, channel: str, key: str) -> RawAnswer | None:
 def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
     mail = email.message_from_bytes(raw, policy=_BoundedHeaders())
     assert isinstance(mail, EmailMessage)
-    headers = f"{mail.get('In-Reply-To', '')} {mail.get('References', '')}"
-    messages = [message for signed in _SIGNED_ID.findall(headers) if (message := verify(key, signed))]
+    messages = _find_alerts(f"{mail.get('In-Reply-To', '')} {mail.get('References', '')}", key)
     if not messages or _is_automatic(mail):
         return None
     sender = parseaddr(str(mail.get("From", "")))[1]
@@ -287,6 +312,8 @@ def find_sender(raw: bytes, server: str, now: datetime) -> str:
     below may have come with the mail.
     """
     mail = BytesHeaderParser().parsebytes(raw)  # parts within parts would recurse
+    if any(len(mail.get_all(name, ())) > 1 for name in ONCE):
+        return ""
     senders = [" ".join(str(value)[:MAX_PROOF_CHARS].split()) for value in mail.get_all("From", ())]
     match = _FROM.fullmatch(senders[0]) if len(senders) == 1 else None
     if match is None or not _is_fresh(mail.get_all("Date", ()), now):

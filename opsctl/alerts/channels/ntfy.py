@@ -93,21 +93,26 @@ def _signed(topic: str, text: str, alert: str) -> str:
     return f"{topic}/{text}/{alert}"
 
 
-def poll(channel: str, table: NtfyTable, now: datetime | None = None) -> list[RawAnswer]:
-    """Return the answers of buttons that have not expired at `now`. Raises Undelivered."""
+def poll(channel: str, table: NtfyTable, now: datetime | None = None) -> Iterator[RawAnswer]:
+    """Yield the answers of buttons that have not expired at `now`.
+
+    Raises Undelivered, also behind the last answer if the topic holds more than is read.
+    """
     topic, key, token = (reveal(table, field) for field in ("answer_topic", "answer_key", "token"))
     headers = _authorize(token)
     try:
         address = parse_address(f"{table.server.rstrip('/')}/{topic}/json?poll=1&since={LOOK_BACK}")
         with fetch(open_session(), address, timeout=TIMEOUT_S, headers=headers) as response:
-            data, status = response.read(MAX_ANSWER_BYTES), response.status
+            data, status = response.read(MAX_ANSWER_BYTES + 1), response.status
     except (*FAILURES, ValueError) as error:
         raise Undelivered(f"answers of {channel}: " + mask(describe(error), [topic, key, token])) from None
     if status != 200:
         raise Undelivered(f"answers of {channel}: {table.server} answered {status}")
     offered = {BUTTONS.get(word, word) for word in table.buttons}
     answers = [answer for answer in _read(data, channel, topic, key, now) if answer.text in offered]
-    return answers[-MAX_ANSWERS:]
+    yield from answers[-MAX_ANSWERS:]
+    if len(data) > MAX_ANSWER_BYTES:
+        raise Undelivered(f"answers of {channel}: others post there, more than is read")
 
 
 def _read(data: bytes, channel: str, topic: str, key: str, now: datetime | None) -> Iterator[RawAnswer]:

@@ -18,18 +18,21 @@ MAX_INCIDENTS = 20
 MAX_BYTES = 1 << 20
 
 
-def poll(channel: str, table: AppriseTable, messages: Sequence[str]) -> list[RawAnswer]:
-    """Return an answer for each acknowledgement of the incidents that `messages` opened. Raises Undelivered."""
+def poll(channel: str, table: AppriseTable, messages: Sequence[str]) -> Iterator[RawAnswer]:
+    """Yield an answer for each acknowledgement of the incidents that `messages` opened.
+
+    Raises Undelivered, also behind the last answer if there are more incidents than are read.
+    """
     token = reveal(table, "pagerduty_token")
-    answers: list[RawAnswer] = []
     for message in sorted(messages, reverse=True)[:MAX_INCIDENTS]:
         try:
             incidents = _fetch_incidents(table, token, find_incident(message))
         except (*FAILURES, ValueError) as error:
             raise Undelivered(f"answers of {channel}: PagerDuty: " + mask(describe(error), [token])) from None
         for incident in incidents:
-            answers += _read(incident, channel, message)
-    return answers
+            yield from _read(incident, channel, message)
+    if len(messages) > MAX_INCIDENTS:
+        raise Undelivered(f"answers of {channel}: of {len(messages)} incidents, the newest {MAX_INCIDENTS} are read")
 
 
 def _fetch_incidents(table: AppriseTable, token: str, key: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Slack through slack_sdk, to a real web server with valid and invalid answers."""
+"""Slack, on a real web server with valid and invalid answers."""
 
 import json
 from dataclasses import replace
