@@ -49,9 +49,14 @@ def plan(run: RunDir, keep: KeepTable, now: datetime) -> list[KeepStep]:
         if keep.pack_days and ended_s < now_s - keep.pack_days * DAY_S:
             for path in (run.logs / name, *(attempts / name / part for part in BELOW_ATTEMPT)):
                 steps += _plan_pack(path, now_s)
+    names = {name for _, name in finalized}
     for archive in [*find_matches(run.logs, f"*{ARCHIVE_SUFFIX}"), *find_matches(attempts, f"*/*{ARCHIVE_SUFFIX}")]:
-        changed_s = read_change_s(archive)
-        if keep.delete_days and changed_s and changed_s < now_s - keep.delete_days * DAY_S and is_regular(archive):
+        original, changed_s = archive.name.removesuffix(ARCHIVE_SUFFIX), read_change_s(archive)
+        is_log = archive.parent == run.logs
+        attempt = original if is_log else archive.parent.name
+        is_ours = attempt in names and (is_log or original in BELOW_ATTEMPT)  # a person may keep archives there, too
+        is_old = keep.delete_days and changed_s and changed_s < now_s - keep.delete_days * DAY_S
+        if is_ours and is_old and is_regular(archive):
             steps.append(KeepStep(verb="delete", path=archive, size=archive.lstat().st_size))
     return steps
 

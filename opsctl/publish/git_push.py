@@ -51,7 +51,7 @@ class Git:
         names = list(names)
         blobs = self._write_blobs([directory / name for name in names])
         rows = [f"100644 {blob}\t{train}/{name}" for name, blob in zip(names, blobs, strict=True)]
-        rows += [f"0 {'0' * 40}\t{train}/{name}" for name in removed]
+        rows += [f"0 {'0' * 40}\t{train}/{name}" for name in removed if name.isprintable()]  # no other was published
         for _ in range(MAX_PUSHES):
             head = self._fetch()
             tree = self._write_tree(head, rows)

@@ -142,8 +142,9 @@ class Publisher:
         stage.sweep([source.name for source in sources])
         items = []
         for source in sources:
-            if source.refused:
-                items.append(stage.refuse(source.name, source.refused))
+            has_secret = self.secrets.strike_text(source.name) != source.name.encode(errors="replace").decode()
+            if refused := "its name holds a secret" if has_secret else source.refused:
+                items.append(stage.refuse(source.name, refused))
             else:
                 make = partial(read, source, self.table.max_file, self.secrets)
                 items.append(stage.put(source.name, source.mark, make, left_out=source.left_out))

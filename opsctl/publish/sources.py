@@ -17,6 +17,8 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npz", ".npy")
 """Suffixes of checkpoint files, in any directory."""
 COMPRESSED = (".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z")
 """Formats that are not searched for secrets."""
+MAX_NAME_BYTES = 240
+"""File systems take 255, with those of the temporary name."""
 MAX_UNZIPPED_BYTES = 256 << 20
 """Bytes of a gzip file that are searched for secrets."""
 OVERLAP_BYTES = 1 << 16
@@ -83,6 +85,8 @@ def _refusal(run: RunDir, path: Path, real: Path) -> str:
     if path.suffix in COMPRESSED or real.suffix in COMPRESSED:
         return "is compressed, and no secret in it would be found"
     name = os.fsencode(path.relative_to(run.path)).decode("utf-8", "replace")
+    if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
+        return "its name is too long"
     return "" if name.isprintable() and "�" not in name else "its name is not plain text"
 
 

@@ -29,6 +29,8 @@ from opsctl.state.files import (
 
 MAX_UNPACKED_BYTES, MAX_MEMBERS, MAX_READ_BYTES = 16 << 30, 200_000, 16 << 20
 """Of all files together, of files, and of one header: the owner of a train may have made any archive."""
+SMALL_BYTES, MAX_RATIO = 64 << 20, 200
+"""What another user's archive may always hold, and how many times its size beyond: logs are a twentieth when packed."""
 
 
 def find_own_files(path: Path) -> list[Path]:
@@ -104,7 +106,7 @@ def _reading(archive: Path) -> Iterator[tarfile.TarFile]:
                 yield tar
             while data.read(1 << 20):
                 pass
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError) as error:
         raise OSError(errno.EIO, f"a damaged archive: {error}", str(archive)) from error
 
 
@@ -121,13 +123,17 @@ def _below(copies: "tempfile.TemporaryDirectory[str]", directory: Path) -> Path:
 @lru_cache(maxsize=16)
 def _copy(archive: Path, _inode: int, _changed_ns: int) -> "tempfile.TemporaryDirectory[str]":
     """Copy the files of an archive. The directory goes with the process, or with the last who knows it."""
-    copies, room = tempfile.TemporaryDirectory(prefix="opsctl-packed-"), MAX_UNPACKED_BYTES
-    target = _below(copies, archive.parent)
+    copies = tempfile.TemporaryDirectory(prefix="opsctl-packed-")
+    target, status = _below(copies, archive.parent), archive.lstat()
+    room = min(MAX_UNPACKED_BYTES, shutil.disk_usage(copies.name).free // 2)
+    if status.st_uid != os.geteuid():
+        room = min(room, SMALL_BYTES + MAX_RATIO * status.st_size)
+    count = 0
     with _reading(archive) as tar:
-        for count, member in enumerate(tar):
+        for count, member in enumerate(tar, 1):
             room -= member.size
             if room < 0 or count > MAX_MEMBERS:
-                raise OSError(errno.EFBIG, "larger than an archive of opsctl can be", str(archive))
+                raise OSError(errno.EFBIG, "larger than an archive of opsctl, or the free space", str(archive))
             reading = tar.extractfile(member) if member.isreg() else None
             place = Path(os.path.normpath(target / member.name))
             if reading is None or not place.is_relative_to(target):
@@ -136,4 +142,6 @@ def _copy(archive: Path, _inode: int, _changed_ns: int) -> "tempfile.TemporaryDi
             with os.fdopen(open_for_writing(place), "wb") as writing:
                 shutil.copyfileobj(reading, writing)
             os.utime(place, (member.mtime, member.mtime))
+    if not count:
+        raise OSError(errno.EIO, "a damaged archive: no file in it", str(archive))
     return copies

@@ -1,6 +1,7 @@
 """The tools of `opsctl mcp`, from the table tools.toml: their arguments, and the command lines that they become."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,8 @@ from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 
 MAX_ARGUMENT_CHARS = 1000
+_UNFIT = re.compile(r"[\0-\x1f\ud800-\udfff]")
+"""No word of a command line holds them: control characters, and halves of characters."""
 MAX_PROBLEMS = 5
 """Unknown arguments that are named."""
 MARK = "(by opsctl mcp)"
@@ -53,7 +56,7 @@ class ToolArgument:
             bounds = f"within {lowest} and {highest}" if math.isfinite(self.maximum) else f"{lowest} or more"
             raise InputError(f"{self.name}: {value} is not {bounds}")
         text = str(value)
-        if len(text) > MAX_ARGUMENT_CHARS or any(ord(sign) < ord(" ") for sign in text):
+        if len(text) > MAX_ARGUMENT_CHARS or _UNFIT.search(text):
             raise InputError(f"{self.name}: longer than {MAX_ARGUMENT_CHARS} characters, or with control characters")
         if self.required and not text.strip():
             raise InputError(f"{self.name}: is empty")

@@ -18,6 +18,7 @@ from opsctl.guard.end_record import date_last_output
 from opsctl.monitor import keep_files
 from opsctl.monitor.keep_files import carry_out, plan, read_keep_table
 from opsctl.settings.loader import KeepTable, SiteSettings
+from opsctl.state import archive as archive_module
 from opsctl.state.archive import MAX_READ_BYTES, pack
 from opsctl.state.files import ARCHIVE_SUFFIX, find_archive, parse_json
 from opsctl.state.journal import Journal
@@ -127,11 +128,18 @@ def test_logs_are_listed_once_however_many_attempts(train: QueuedTrain, monkeypa
 
 def test_packed_files_are_deleted_only_where_the_setting_says_so(train: QueuedTrain) -> None:
     pack_all(train)
+    others = {
+        train.run.logs / "mine.tar.gz",
+        train.run.logs / f"{RUNNING}.tar.gz",
+        train.run.attempt(OLD).path / "a.tar.gz",
+    }
+    for path in others:
+        write(path, train)
     train.clock.time += timedelta(days=400)
     pack_all(train, KeepTable(attempts=2))
     assert find_archive(train.run.logs / OLD)
     pack_all(train, KeepTable(attempts=2, delete_days=300))
-    assert not list(train.run.path.rglob("*.tar.gz"))
+    assert set(train.run.path.rglob("*.tar.gz")) == others
 
 
 def test_links_and_other_entries_are_neither_followed_nor_removed(train: QueuedTrain, tmp_path: Path) -> None:
@@ -241,6 +249,23 @@ def test_archive_of_another_user_decides_nothing(train: QueuedTrain) -> None:
     train.clock.sleep(2 * keep_files.READ_S)
     carry_out(plan(train.run, KEEP, train.clock.now()), train.run, train.clock)
     assert len(contents(logs)) == 2
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("size", "time"), [(4 << 20, "1"), (1, "nan"), (None, "1")], ids=["bomb", "odd time", "empty"])
+def test_archive_of_another_user_is_bounded(
+    train: QueuedTrain, monkeypatch: pytest.MonkeyPatch, size: int | None, time: str
+) -> None:
+    monkeypatch.setattr(archive_module, "SMALL_BYTES", 1 << 20)
+    member, path = tarfile.TarInfo(f"{OLD}/a.log"), train.run.logs / f"{OLD}.tar.gz"
+    member.size, member.pax_headers = size or 0, {"mtime": time}
+    with tarfile.open(path, "w:gz") as tar:
+        if size:
+            tar.addfile(member, io.BytesIO(bytes(size)))
+    for place in (path, train.run.logs):
+        os.chown(place, NOBODY, NOBODY)
+    with pytest.raises(RunDirError, match=ARCHIVE_SUFFIX):
+        train.run.attempt_logs(OLD)
 
 
 def test_archive_that_opsctl_cannot_have_made_is_refused(train: QueuedTrain, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Publishing to a directory: changed files, ends of large logs, no checkpoints and no links out of the run."""
 
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.loader import parse
 from opsctl.settings.publish import PublishTable
 from tests.support.cases import read_cases
-from tests.unit.publish.conftest import EVENTS, Site
+from tests.unit.publish.conftest import EVENTS, Site, git
 
 ALL = {
     "logs/main_log.txt": b"iteration 1/ 9 |\niteration 2/ 9 |\n",
@@ -186,11 +185,16 @@ def test_unwritable_target_is_an_error(site: Site) -> None:
         site.publish()
 
 
-def test_names_are_published_unchanged(site: Site) -> None:
+@pytest.mark.parametrize("to", ["path", "git"])
+def test_names_are_published_unchanged_or_refused(site: Site, to: str) -> None:
     name = "metrics/a b'c;$(touch x).txt"
+    refused = {"a\nb": "its name is not plain text", "a" * 250: "its name is too long"}
+    refused["hf_" + "a1B2" * 9] = "its name holds a secret"
+    for bad in refused:
+        site.write(f"metrics/{bad}.txt", "1\n")
     site.write(name, "1\n")
-    site.publish()
-    assert site.out()[name] == b"1\n"
-    bad = Path(str(site.run.path) + "/metrics/a\nb.txt")
-    bad.write_text("1\n")
-    assert why(site.publish(), "metrics/a\nb.txt") == "its name is not plain text"
+    git("init", "--quiet", "--bare", site.path / "remote.git")
+    done = site.publish(to=to, remote=f"file://{site.path}/remote.git")
+    assert {bad: why(done, f"metrics/{bad}.txt") for bad in refused} == refused
+    assert done.shipped
+    assert to == "git" or site.out()[name] == b"1\n"

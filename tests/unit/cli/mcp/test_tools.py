@@ -55,8 +55,9 @@ def test_reason_of_an_action_is_marked() -> None:
         TOOLS["hold"].command_line({"train": "t"})
     with pytest.raises(InputError, match="reason: is empty"):
         TOOLS["hold"].command_line({"train": "t", "reason": " "})
-    with pytest.raises(InputError, match="train: longer than 1000"):
-        TOOLS["logs"].command_line({"train": "t" * 2000})
+    for train in ("t" * 2000, "a\0b", "\ud800"):
+        with pytest.raises(InputError, match="train: longer than 1000"):
+            TOOLS["logs"].command_line({"train": train})
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "wrong_argument_is_explained"))
