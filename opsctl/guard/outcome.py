@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from opsctl.base.model import JobState
 from opsctl.base.tables import read_package_table
 from opsctl.guard.end_record import Outcome
-from opsctl.guard.stop_request import StopKind, StopRequest
+from opsctl.guard.stop_request import LETS_START, StopKind, StopRequest
 from opsctl.settings.loader import OnExit0
 from opsctl.trainer.contract import StopReason
 
@@ -191,10 +191,10 @@ def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.request is None:
         return _by_step(evidence)
     names_signal = evidence.was_signalled and bool(evidence.unfinished_line)
-    if evidence.request.reason is StopKind.TIME_LIMIT and (evidence.code in SIGNALLED_CODES or names_signal):
+    if evidence.request.reason in LETS_START and (evidence.code in SIGNALLED_CODES or names_signal):
         return Outcome.STOPPED, evidence.request.why
     if evidence.request.reason is not StopKind.TERM:
-        return _by_step(evidence) if evidence.request.reason is StopKind.TIME_LIMIT else None
+        return _by_step(evidence) if evidence.request.reason in LETS_START else None
     outcome = Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED
     return outcome, evidence.request.why
 

@@ -30,14 +30,19 @@ class StopKind(StrEnum):
     """Slurm ends the job: cancelled, preempted, or out of time."""
     TIME_LIMIT = "time-limit"
     """The time limit is near, and enough time to save is left."""
+    UNKNOWN = "unknown"
+    """The file is there and cannot be read. What people ask for stands in the switches as well."""
 
     def is_above(self, other: "StopKind") -> bool:
         order = list(StopKind)
         return order.index(self) < order.index(other)
 
 
-FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_LIMIT, StopKind.REFUSED})
+FINAL = frozenset(set(StopKind) - {StopKind.SKIPPED, StopKind.NODE_REFUSED, StopKind.HUNG, StopKind.RESTART})
 """Stop requests after which the task ends, however the attempt has ended."""
+LETS_START = frozenset({StopKind.TIME_LIMIT, StopKind.UNKNOWN})
+"""Stop requests because of which no body is left out: near the limit there is time for steps, and a damaged file stops
+no training. The guard itself knows what it has asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +67,19 @@ class StopRequest(StopPlan):
 
 
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
-    """Return the stop request; None without one. One that cannot be read holds the train: it may have been a kill."""
+    """Return the stop request; None without one."""
     if not attempt.path.is_dir():
         return None  # where no attempt can be recorded, nobody can have asked; the body runs all the same
     try:
         return load_state(partial(decode, StopRequest), attempt.stop_request)
     except RunDirError as error:
-        return StopRequest(reason=StopKind.PAUSE, why=error.message)
+        return StopRequest(reason=StopKind.UNKNOWN, why=error.message)
 
 
 def read_refusal(attempt: Attempt) -> StopRequest | None:
-    """Return the stop request because of which the body must not start. A near time limit leaves time for steps."""
+    """Return the stop request because of which the body must not start."""
     stop_request = read_stop_request(attempt)
-    return None if stop_request is None or stop_request.reason is StopKind.TIME_LIMIT else stop_request
+    return None if stop_request is None or stop_request.reason in LETS_START else stop_request
 
 
 def request_stop(

@@ -13,7 +13,7 @@ from opsctl.guard.apply_switches import describe
 from opsctl.guard.body import Body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, plan_stop, reads_stop_request
-from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
+from opsctl.guard.stop_request import LETS_START, StopKind, StopRequest, read_refusal, read_stop_request, request_stop
 from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import signal_below
 from opsctl.launch.train_arrays import TrainArrays
@@ -39,6 +39,8 @@ class Stopping:
     tolerated: Tolerated
     body: Body | None = None
     """The body, once it has been started."""
+    asked: StopRequest | None = None
+    """What this process has asked for, the strongest, also if that could not be written."""
     escalation: Escalation = field(init=False)
     kill_at_s: float | None = None
     """When remaining processes are killed, on the monotonic clock; None before Slurm ends the job."""
@@ -46,9 +48,16 @@ class Stopping:
     def __post_init__(self) -> None:
         self.escalation = Escalation(self.arrays.journal.clock)
 
+    @property
+    def refusal(self) -> StopRequest | None:
+        """Why the body must not start; None if it may. On a full disk, what was asked for stands nowhere else."""
+        return self.asked or read_refusal(self.attempt)
+
     def request(self, reason: StopKind, why: str) -> None:
         """Ask the trainer to save and stop. A reason that ranks lower than an earlier one changes nothing."""
         run, now = self.arrays.run, self.arrays.journal.clock.now()
+        if reason not in LETS_START and (self.asked is None or reason.is_above(self.asked.reason)):
+            self.asked = StopRequest(reason=reason, why=why, at=now)
         plan = plan_stop(reason, now, self.rules, reads_request=reads_stop_request(run), deadline=self.deadline.end)
         if not request_stop(run, self.attempt, reason, why, at=now, plan=plan):
             return

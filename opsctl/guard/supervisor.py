@@ -28,7 +28,7 @@ from opsctl.guard.lost_node import Stragglers, find_lost_node, find_missing_node
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.spare_watch import SpareWatch
-from opsctl.guard.stop_request import FINAL, StopKind, read_refusal, read_stop_request
+from opsctl.guard.stop_request import FINAL, StopKind, read_stop_request
 from opsctl.guard.stopping import Signals, Stopping
 from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
@@ -141,7 +141,7 @@ class Supervisor:
         adopt_orphans()
         signals = Signals(GUARD_SIGNALS, self.stopping.on_signal)
         self._prepare()
-        if refusal := read_refusal(self.attempt):
+        if refusal := self.stopping.refusal:
             log.info("leaving without running the body: %s", refusal.why)
             self._finalize_own()
             return REFUSAL_CODES.get(refusal.reason, 0)
@@ -191,7 +191,7 @@ class Supervisor:
 
     def _check_nodes(self) -> None:
         """Refuse faulty nodes, if the train can run without them."""
-        if read_refusal(self.attempt) or not attempt_record.wants_node_check(self.run, self.rules):
+        if self.stopping.refusal or not attempt_record.wants_node_check(self.run, self.rules):
             return
         from opsctl.guard.node_check import check_nodes  # noqa: PLC0415 (with GPUs only)
 

@@ -1,5 +1,6 @@
 """Files of a train that are there and cannot be read: what they held is unknown, and decisions go on without it."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from opsctl.launch.rollback_state import RollbackRecord, StartedRollback, record
 from opsctl.state.files import find_matches
 from opsctl.state.journal import Journal, replay
 from opsctl.state.records import decode, load_state
+from opsctl.trainer.contract import read_stop_reason
 
 NEWEST_ATTEMPTS = 5
 """The rules about attempts in a row look at no more by default."""
@@ -29,11 +31,14 @@ def list_damages(journal: Journal) -> list[str]:
         *((attempt.start, partial(decode, Start)) for attempt in newest),
         *((attempt.end, partial(decode, FinishedAttempt)) for attempt in newest),
         *((attempt.stop_request, partial(decode, StopRequest)) for attempt in newest),
+        *((attempt.body_exit, int) for attempt in newest),
         *((path, partial(decode, RollbackRecord)) for path in find_matches(records_dir(run), "[0-9]*.json")),
         (start_path(run), partial(decode, StartedRollback)),
         *((run.path / name, dict.items) for name in ("trainer.json", "code.json", "publish/state.json")),
     ]
     damages = journal.list_damages(events)
+    stops = (attempt.stop_reason for attempt in newest)
+    damages += [f"{path}: cannot be read" for path in stops if os.path.lexists(path) and read_stop_reason(path) is None]
     for path, parse in records:
         try:
             load_state(parse, path)

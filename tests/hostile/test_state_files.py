@@ -10,7 +10,6 @@ from opsctl.app import App, build
 from opsctl.base.errors import RunDirError
 from opsctl.cron.cron_dir import CronDir, read_ledger, write_ledger
 from opsctl.guard.end_record import Outcome, read_end
-from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.host.system import SystemClock
 from opsctl.monitor.status import read_status
 from opsctl.monitor.watch_cycle import Watch
@@ -100,5 +99,3 @@ def test_damaged_end_is_an_unknown_one(site: Site) -> None:
     end.parent.mkdir(parents=True)
     end.write_text("{")
     assert read_end(attempt).outcome is Outcome.LOST
-    attempt.stop_request.write_text("{")
-    assert read_stop_request(attempt).reason is StopKind.PAUSE

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.base.errors import RunDirError
 from opsctl.base.model import JobState
 from opsctl.base.ports import Completed
 from opsctl.guard import lost_node
 from opsctl.guard.earlier_attempts import EarlierAttempts
+from opsctl.guard.end_record import Action, Outcome
 from opsctl.guard.finalize import finalize
 from opsctl.guard.lost_node import find_missing_nodes, find_removed_nodes
 from opsctl.guard.repair_wait import RepairWait
 from opsctl.guard.restart import NextStart
-from opsctl.guard.stop_request import read_stop_request
+from opsctl.guard.stop_request import StopKind, read_refusal, read_stop_request, request_stop
 from opsctl.guard.supervisor import Supervisor
 from opsctl.guard.tolerated import Tolerated
 from opsctl.state.events import Edited, RestartDecided
@@ -86,6 +88,38 @@ def test_restart_switch_that_cannot_be_removed_hides_no_kill_switch(
     guard = make_guard(train)
     guard._prepare()
     assert read_stop_request(guard.attempt) is not None
+
+
+@pytest.mark.parametrize("reason", [StopKind.KILL, StopKind.REFUSED])
+def test_refusal_that_cannot_be_written_counts(train: QueuedTrain, reason: StopKind) -> None:
+    def refuse() -> None:
+        raise RunDirError("others could have written body.sh")
+
+    (train.run.path / "attempts").rmdir()
+    (train.run.path / "attempts").touch()  # as a full disk, where nothing can be recorded
+    guard = make_guard(train)
+    guard._prepare()
+    assert guard.stopping.refusal is None
+    if reason is StopKind.KILL:
+        arm(train.run, Switch.KILL, why="x")
+    else:
+        guard.check_trusted = refuse
+    guard._prepare()
+    assert read_stop_request(guard.attempt) is None
+    assert guard.stopping.refusal is not None
+    assert guard.stopping.refusal.reason is reason
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_damaged_stop_request_stops_no_training(train: QueuedTrain, code: int) -> None:
+    attempt = train.start_attempt()
+    attempt.stop_request.write_text("{")
+    assert read_refusal(attempt) is None
+    train.end_body(attempt, code)
+    ended = finalize(train.arrays, train.rules, attempt)
+    assert (ended.outcome, ended.action) == (Outcome.STOPPED, Action.CONTINUE)
+    assert request_stop(train.run, attempt, StopKind.TIME_LIMIT, "the time limit is near")
+    assert read_stop_request(attempt).reason is StopKind.TIME_LIMIT
 
 
 def test_end_of_the_task_while_the_next_start_is_prepared_prevents_it(train: QueuedTrain) -> None:

@@ -1,6 +1,5 @@
 """Publishing to a directory: changed files, ends of large logs, no checkpoints and no links out of the run."""
 
-
 import pytest
 
 from opsctl.base.errors import ConfigError, InputError, RunDirError
