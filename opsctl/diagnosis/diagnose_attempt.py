@@ -15,7 +15,7 @@ from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, find_survived, scan
-from opsctl.diagnosis.speakers import speaker_of_file, split
+from opsctl.diagnosis.speakers import ranks_of_file, speaker_of_file, split
 from opsctl.state.files import is_regular, read_range
 from opsctl.state.packed import find_original, unpacked
 from opsctl.state.run_dir import RunDir
@@ -24,7 +24,7 @@ from opsctl.telemetry.progress.log_reader import STAMP, STAMP_SEARCH_BYTES, pars
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
 RANK_LOG_TAIL_BYTES = 4 << 20
-"""Bytes read from the end of a rank's own log. A rank that ended writes nothing afterwards."""
+"""Bytes read from the end of a log for each of its ranks. A rank that ended writes nothing afterwards."""
 SUSPICIOUS_TAIL_BYTES = 256 << 10
 """Bytes at the end of an attempt's log in which suspicious lines are searched."""
 MAX_SUSPICIOUS_LINES = 5
@@ -140,7 +140,8 @@ def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
     scans = {}
     for path in filter(is_regular, paths):
         size = path.lstat().st_size
-        scans[path] = scan(path, begin=max(0, size - RANK_LOG_TAIL_BYTES), known=speaker_of_file(path.name))
+        tail_bytes = RANK_LOG_TAIL_BYTES * max(1, len(ranks_of_file(path.name)))
+        scans[path] = scan(path, begin=max(0, size - tail_bytes), known=speaker_of_file(path.name))
     return merge_in_order(scans)
 
 

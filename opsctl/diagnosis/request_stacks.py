@@ -8,10 +8,11 @@ from pathlib import Path
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock
 from opsctl.diagnosis.py_spy import FILE_NAME
-from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
+from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, ranks_of_file, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.state.files import make_directories, read_bounded, read_range, touch, write_atomic
 from opsctl.state.run_dir import Attempt
+from opsctl.telemetry.logs.log_lines import read_line
 
 POLL_S = 0.25
 MAX_STACKS_BYTES = 16 << 20
@@ -71,20 +72,28 @@ def _read(path: Path) -> bytes:
 def _request(
     ask: Callable[[], None], directory: Path, names: str, target: Path, *, ranks: int, timeout_s: float, clock: Clock
 ) -> None:
-    """Ask, wait until `ranks` files of these names have grown, and copy the new bytes of every file."""
+    """Ask, wait until `ranks` ranks have written to files of these names, and copy the new bytes of every file."""
     before = _measure_sizes(directory.glob(names))
     ask()
     deadline = clock.monotonic() + timeout_s
     while clock.monotonic() < deadline:
         clock.sleep(POLL_S)
         grown = [name for name, size in _measure_sizes(directory.glob(names)).items() if size > before.get(name, 0)]
-        if len(grown) >= ranks:
+        if sum(_count_speakers(directory / name, before.get(name, 0)) for name in grown) >= ranks:
             clock.sleep(POLL_S)  # the last rank may still be writing
             break
     make_directories(target)
     for path in directory.glob(names):
         if new := read_range(path, before.get(path.name, 0), MAX_STACKS_BYTES)[0]:
             write_atomic(target / f"{path.stem}.txt", new)
+
+
+def _count_speakers(path: Path, begin: int) -> int:
+    """Return how many ranks have written to a file since it had `begin` bytes."""
+    if len(ranks_of_file(path.name)) <= 1:
+        return 1
+    lines = read_range(path, begin, MAX_STACKS_BYTES)[0].split(b"\n")
+    return len({read_line(line).rank for line in lines} - {None})
 
 
 def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.base.tables import read_byte_patterns
-from opsctl.telemetry.logs.log_lines import LogLine, read_line
+from opsctl.telemetry.logs.log_lines import RANKS_LOG, LogLine, read_line
 
 _PREFIXES = read_byte_patterns("diagnosis/patterns.toml", "ranks")
 _INVISIBLE = re.compile(
@@ -15,7 +15,7 @@ _INVISIBLE = re.compile(
 """Terminal controls and Unicode's invisible and direction-changing characters."""
 MAX_NAME_CHARS = 300
 """File systems allow 255 bytes."""
-_FILE = re.compile(r"(?P<node>.+)-(?P<rank>\d{1,7})\.log|.*-\d+(?:_\d+)?-(?P<host>[^-].*)\.(?:out|err|log|txt)")
+_NODE_LOG = re.compile(r".*-\d+(?:_\d+)?-(?P<node>[^-].*)\.(?:out|err|log|txt)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +36,24 @@ UNKNOWN_SPEAKER = Speaker()
 
 
 def speaker_of_file(name: str) -> Speaker:
-    """Parse a log's file name: `<node>-<rank>.log` (opsctl's) or `%x-%j-%N.out` (one log a node)."""
-    match = _FILE.fullmatch(name[:MAX_NAME_CHARS])
-    if match is None:
-        return UNKNOWN_SPEAKER
-    if match["host"]:
-        return Speaker(node=match["host"])
-    return Speaker(node=match["node"], rank=int(match["rank"]))
+    """Parse a log's file name: RANKS_LOG (opsctl's) or `%x-%j-%N.out` (one log a node)."""
+    name = name[:MAX_NAME_CHARS]
+    if match := RANKS_LOG.fullmatch(name):
+        return Speaker(node=match["node"], rank=None if match["last"] else int(match["first"]))
+    match = _NODE_LOG.fullmatch(name)
+    return Speaker(node=match["node"]) if match else UNKNOWN_SPEAKER
+
+
+def ranks_of_file(name: str) -> range:
+    """Return the ranks whose output a log of opsctl has, by its file name."""
+    match = RANKS_LOG.fullmatch(name[:MAX_NAME_CHARS])
+    return range(int(match["first"]), int(match["last"] or match["first"]) + 1) if match else range(0)
 
 
 def find_homes(logs: Path) -> dict[int, str]:
     """Return the node by rank, from the file names of the ranks' logs."""
-    speakers = [speaker_of_file(path.name) for path in logs.glob("*.log")]
-    return {speaker.rank: speaker.node for speaker in speakers if speaker.rank is not None}
+    names = [path.name for path in logs.glob("*.log")]
+    return {rank: speaker_of_file(name).node for name in names for rank in ranks_of_file(name)}
 
 
 def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes]:

@@ -17,7 +17,7 @@ from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
 from opsctl.guard.stop_request import StopKind
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import list_names
+from opsctl.state.files import list_names, read_bounded
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import Attempt
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
@@ -38,7 +38,10 @@ MAX_LOOK_GAP_S = 120.0
 """After a longer gap between two looks, the pause starts anew: Slurm suspended the guard and the ranks, or the guard
 waited for the disk as well. The marks may be older than the gap."""
 MAX_NAMED = 8
-MAX_MARKS = 1 << 17
+MAX_MARKS_BYTES = 64 << 10
+"""Of one node."""
+MARKS_SHARE = 0.05
+"""Share of the time in which marks are read. Thousands of nodes may be idle for hours, while rank 0 prepares data."""
 MIN_LINES = 5
 """With fewer lines the rhythm of the attempt is not known: ranks may still wait for each other's start."""
 
@@ -64,6 +67,7 @@ class QuietRanks:
     _looked_s: float = field(init=False)
     _size_bytes: int = -1
     _grew_s: float = 0.0
+    _next_marks_s: float = 0.0
     _since_s: float | None = None
     _action_at: float | None = None
     _action_s: float = 0.0
@@ -81,7 +85,11 @@ class QuietRanks:
             return ""
         self._note_growth()
         self._note_gap()
+        if self._looked_s < self._next_marks_s:
+            return ""
         stopped, is_idle = read_marks(self.marks)
+        took_s = self.clock.monotonic() - self._looked_s
+        self._next_marks_s = self._looked_s + took_s / MARKS_SHARE
         if not stopped and not is_idle:
             self._end_pause()
             return ""
@@ -210,16 +218,16 @@ def make_quiet_ranks(journal: Journal, attempt: Attempt, rules: GuardSettings) -
 def read_marks(directory: Path) -> tuple[list[int], bool]:
     """Return the ranks that are stopped, and whether all ranks are quiet.
 
-    A directory in which other users may have left marks says nothing. No mark is looked at by itself: there may be
-    thousands, and this is called every few seconds.
+    A directory in which other users may have left marks says nothing.
     """
     try:
         owner, status = directory.parent.stat().st_uid, directory.lstat()
         is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == owner and not status.st_mode & 0o022
-        names = list_names(directory, max_entries=MAX_MARKS) if is_own else []
+        names = list_names(directory) if is_own else []
+        text = b"\n".join(read_bounded(directory / name, MAX_MARKS_BYTES) for name in names).decode(errors="replace")
     except OSError:
         return [], False
-    found = [name.split("-") for name in names]
+    found = [line.strip(" \0").split(" ") for line in text.split("\n")]
     marks = [(kind, int(rank), int(of)) for kind, rank, of in (row for row in found if _is_mark(row))]
     stopped = sorted(rank for kind, rank, _ in marks if kind == "stopped")
     ranks = {rank for _, rank, _ in marks}

@@ -1,13 +1,13 @@
 """The program that srun starts for each rank: `python -m opsctl.guard.rank --logs DIR -- COMMAND...`
 
 The program gives COMMAND its rank variables (RANK, WORLD_SIZE, ...), passes signals on, and exits as COMMAND exits. No
-process of the rank outlives the program. The output goes unchanged to `DIR/<node>-<rank>.log`, and line by line with
-the prefix `[<node>:<rank>]: ` to stdout. A full disk or a closed stdout neither ends nor blocks COMMAND.
+process of the rank outlives the program, which adopts the orphans below it; if the program is killed, COMMAND is killed
+with it, and Slurm ends the step. The output goes line by line with the prefix `[<node>:<rank>]: ` to stdout and to the
+log of the node; the log of a rank, of `--rank-logs` or alone on its node, has the output unchanged. A full disk or a
+closed stdout neither ends nor blocks COMMAND.
 
-The module imports little, and only from the standard library: all ranks start at once from a shared file system.
-
-There are three processes: the shim copies output; its child, the keeper, waits for the keeper's child, COMMAND. Shim
-and keeper adopt the orphans below them. If either is killed, the other kills the rest of the rank.
+The module imports little, and only from the standard library: all ranks start at once, usually from one file
+(rank_file.py) on a shared file system.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import time
 
 from opsctl.guard.rank_activity import Activity
-from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, warn
+from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, warn
 from opsctl.guard.rank_signals import (
     SHELLS,
     STOP_SIGNALS,
@@ -37,7 +37,7 @@ from opsctl.guard.rank_signals import (
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` takes a tenth of a rank's start
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import FrameType
     from typing import NoReturn
 
@@ -45,45 +45,52 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 KILL_TIMEOUT_S = 5.0  # a process that survives SIGKILL for so long hangs in the kernel
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-USAGE = "usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port"
+USAGE = "usage: python -m opsctl.guard.rank --logs|--rank-logs DIR -- COMMAND...  |  --free-port"
 
 
 def main(argv: list[str]) -> int:
     if argv == ["--free-port"]:
         print(find_free_port())  # noqa: T201 (a program of its own, without click)
         return 0
-    if len(argv) < 4 or argv[0] != "--logs" or argv[2] != "--":
+    if len(argv) < 4 or argv[0] not in ("--logs", "--rank-logs") or argv[2] != "--":
         warn(USAGE)
         return 2
-    return run(argv[1], argv[3:])
+    return run(argv[1], argv[3:], is_log_own=argv[0] == "--rank-logs")
 
 
-def run(logs: str, command: list[str]) -> int:
+def run(logs: str, command: list[str], *, is_log_own: bool) -> int:
     variables = rank_variables(os.environ)
     node, rank = variables["TRAIN_NODE"], variables["RANK"]
-    name = f"{node}-{rank}"
+    ranks = "" if is_log_own else name_ranks(os.environ, variables)
     open_standard_streams()
     process_control(PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    signals, signals_end = os.pipe()
+    os.set_blocking(signals_end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(signals_end, warn_on_full_buffer=False)
     output, output_end = os.pipe()
-    status_pipe, status_end = os.pipe()
     shim = os.getpid()
-    if os.fork() == 0:
-        run_keeper(shim, output_end, status_end, command, {**environment_of_rank(os.environ, rank), **variables})
+    child = os.fork()
+    if child == 0:
+        exec_command(shim, output_end, command, {**environment_of_rank(os.environ, rank), **variables})
     os.close(output_end)
-    os.close(status_end)
-    if child := read_number(status_pipe):
-        pass_signals_on(child, logs)
+    pass_signals_on(child, logs)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
-    copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{node}:{rank}]: "), Stdout())
-    activity = Activity(shim, f"{logs}/quiet", rank, variables["WORLD_SIZE"])
+    log = Log(f"{logs}/{node}-{ranks or rank}.log", is_shared=bool(ranks))
+    copier = Copier(log, Lines(f"[{node}:{rank}]: "), Stdout())
+    activity = Activity(shim, f"{logs}/quiet/{node}", variables)
     status = copier.copy_until_exit(
-        output, status_pipe, meanwhile=activity.look, at_exit=lambda status: note_first_exit(logs, status)
+        output,
+        signals,
+        wait_for_command(child),
+        meanwhile=activity.look,
+        at_exit=lambda status: note_first_exit(logs, status),
     )
     activity.mark("ended" if status == 0 else "")
     if not end_all_below():
-        warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
+        warn(f"{node}-{rank}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)
     # A late signal must not end this process while Python exits, which restores the default handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
@@ -104,20 +111,32 @@ def open_standard_streams() -> None:
 
 def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the rank variables that torch reads, from Slurm's environment; a world of one rank outside Slurm."""
-    node = int(env.get("SLURM_NODEID", "0"))
-    per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_NTASKS_PER_NODE") or "1"
-    if env.get("TRAIN_HOST_FILE"):  # Slurm numbers nodes by name, and ranks in the order of the file
-        node = int(env.get("SLURM_PROCID", "0")) // tasks_on(per_node, 0)
+    node, counts = find_node(env), count_tasks(env)
     return {
         "SLURM_NODEID": str(node),
         "RANK": env.get("SLURM_PROCID", "0"),
         "WORLD_SIZE": env.get("SLURM_NTASKS", "1"),
         "LOCAL_RANK": env.get("SLURM_LOCALID", "0"),
-        "LOCAL_WORLD_SIZE": str(tasks_on(per_node, node)),
+        "LOCAL_WORLD_SIZE": str(counts[min(node, len(counts) - 1)]),
         "NODE_RANK": str(node),
         # trainer.contract.Env.NODE; importing the contract takes as long as everything else.
         "TRAIN_NODE": env.get("SLURMD_NODENAME") or os.uname().nodename,
     }
+
+
+def find_node(env: Mapping[str, str]) -> int:
+    """Return the number of the node among those of the step, in the order of the ranks."""
+    if env.get("TRAIN_HOST_FILE"):  # Slurm numbers nodes by name, and ranks in the order of the file
+        return int(env.get("SLURM_PROCID", "0")) // count_tasks(env)[0]
+    return int(env.get("SLURM_NODEID", "0"))
+
+
+def name_ranks(env: Mapping[str, str], variables: Mapping[str, str]) -> str:
+    """Return the ranks of this node as `8..15`; empty if it has one, or ranks that do not follow each other."""
+    count, node = int(variables["LOCAL_WORLD_SIZE"]), int(variables["NODE_RANK"])
+    first = int(variables["RANK"]) - int(variables["LOCAL_RANK"])
+    is_block = first == sum(count_tasks(env)[:node])
+    return f"{first}..{first + count - 1}" if count > 1 and is_block else ""
 
 
 def environment_of_rank(env: Mapping[str, str], rank: str) -> dict[str, str]:
@@ -127,67 +146,42 @@ def environment_of_rank(env: Mapping[str, str], rank: str) -> dict[str, str]:
     return {name: value for name, value in env.items() if f"{name}={value}" not in dropped}
 
 
-def tasks_on(per_node: str, node: int) -> int:
-    """Return the number of tasks on the node with index `node`. `4(x2),3` means 4, 4 and 3."""
+def count_tasks(env: Mapping[str, str]) -> list[int]:
+    """Return the number of tasks of each node. `4(x2),3` means 4, 4 and 3."""
     counts: list[int] = []
-    for part in per_node.split(","):
+    for part in (env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_NTASKS_PER_NODE") or "1").split(","):
         count, _, times = part.rstrip(")").partition("(x")
         counts += [int(count)] * int(times or 1)
-    return counts[min(node, len(counts) - 1)]
+    return counts
 
 
-# --- the keeper and COMMAND
+# --- COMMAND
 
 
-def run_keeper(shim: int, output: int, status_pipe: int, command: list[str], env: dict[str, str]) -> NoReturn:
-    """Start COMMAND and write its pid and its wait status to `status_pipe`. Kill the rank if the shim dies."""
-
-    def end_without_shim(*_: object) -> None:
-        if os.getppid() != shim:
-            end_all_below()
-            os._exit(1)
-
-    try:
-        process_control(PR_SET_CHILD_SUBREAPER, 1)
-        for number in PASSED_ON:
-            signal.signal(number, end_without_shim)
-        process_control(PR_SET_PDEATHSIG, signal.SIGTERM)
-        keeper = os.getpid()
-        child = os.fork()
-        if child == 0:
-            exec_command(keeper, output, command, env)
-        os.close(output)
-        os.write(status_pipe, child.to_bytes(8, "big"))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        end_without_shim()  # the shim may have died before PR_SET_PDEATHSIG was set
-        status = wait_for_command(child)
-        os.write(status_pipe, status.to_bytes(8, "big"))
-    except OSError as error:
-        warn(f"cannot start {command[0]}: {error.strerror}")
-    finally:
-        os._exit(0)
-
-
-def wait_for_command(child: int) -> int:
-    """Return the wait status of COMMAND, once a trainer that outlives a launcher has reacted to a stop signal."""
+def wait_for_command(child: int) -> Iterator[int | None]:
+    """Yield the wait status of COMMAND, once a trainer that outlives a launcher has reacted to a stop signal, and None
+    until then. Reaps orphans."""
     pid = status = 0
     name = ""
     while pid != child:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        name = read_name(child) if ended and ended.si_pid == child else ""
-        pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None:
+            yield None
+            continue
+        name = read_name(child) if ended.si_pid == child else ""
+        pid, status = os.waitpid(ended.si_pid, 0)
     if number := find_stop_signal(os.waitstatus_to_exitcode(status)):
-        await_programs(number, holds_back=os.WIFEXITED(status) and name not in SHELLS)
-    return status
+        yield from await_programs(number, holds_back=os.WIFEXITED(status) and name not in SHELLS)
+    yield status
 
 
-def exec_command(keeper: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
+def exec_command(shim: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this new process by COMMAND."""
     code = 127
     try:
         os.setpgid(0, 0)
         process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        if os.getppid() != shim:
             os._exit(1)
         os.dup2(output, 1)
         os.dup2(output, 2)

@@ -1,20 +1,25 @@
 """Whether the processes of a rank do anything. For rank.py: standard library only, quick to import.
 
-A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (quiet_ranks.py):
+A rank that has done nothing for MARK_AFTER_S gets a mark, which the guard reads (quiet_ranks.py). A file has the marks
+of one node, each at the place of its LOCAL_RANK:
 
-- `stopped-RANK-OF`: a process that has done a part of the rank's work is stopped by a signal (state T), and only
+- `stopped RANK OF`: a process that has done a part of the rank's work is stopped by a signal (state T), and only
   another signal can wake it; the other processes of the rank do not use the CPU either;
-- `idle-RANK-OF`: no process of the rank uses the CPU, reads or writes, no thread waits for a disk (state D), and none
+- `idle RANK OF`: no process of the rank uses the CPU, reads or writes, no thread waits for a disk (state D), and none
   of the processes has work done elsewhere, as a second srun or a container engine has;
-- `ended-RANK-OF`: the rank has exited with 0. Other ranks may still save, or wait for this rank for ever.
+- `ended RANK OF`: the rank has exited with 0. Other ranks may still save, or wait for this rank for ever.
 
 Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+from opsctl.guard.rank_output import open_below
 
 LOOK_EVERY_S = 2.0
 MARK_AFTER_S = 8.0
@@ -36,18 +41,21 @@ WORKS_ELSEWHERE = frozenset(
 MAX_THREADS = 4096
 """Threads of a rank whose state is looked at."""
 KINDS = ("stopped", "idle", "ended")
+MARK_BYTES = 32
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Activity:
     """Marks a rank while its processes do nothing."""
 
-    def __init__(self, root: int, marks: str, rank: str, of: str) -> None:
-        """The processes of the rank are `root`, unless `root` is this process, and all below `root`."""
+    def __init__(self, root: int, marks: str, variables: Mapping[str, str]) -> None:
+        """The processes of the rank are `root`, unless `root` is this process, and all below `root`.
+
+        `marks` is the file of the node, `variables` are those of the rank.
+        """
         self.root = root
         self.marks = marks
-        self.rank = rank
-        self.of = of
+        self.variables = variables
         self.looked_s = time.monotonic()
         self.ticks: dict[int, int] | None = None
         self.moved_bytes: int | None = None
@@ -55,7 +63,7 @@ class Activity:
         self.busiest_ticks = 0
         self.kind = ""
         self.since_s = 0.0
-        self.marked: str | None = None  # unknown: a shim that was killed in this attempt may have left a mark
+        self.marked = ""  # the body removes the marks that an earlier step has left
 
     def look(self) -> None:
         """Look at the processes, if the last look was LOOK_EVERY_S ago, and set or remove the mark."""
@@ -101,23 +109,20 @@ class Activity:
         return False
 
     def mark(self, kind: str) -> None:
-        """Leave the mark of `kind` alone, or no mark. What fails is tried again at the next look."""
+        """Leave the mark of `kind`, or no mark. What fails is tried again at the next look.
+
+        The file is closed each time: only then do other nodes see the mark on every file system.
+        """
         if kind == self.marked:
             return
+        mark = f"{kind} {self.variables['RANK']} {self.variables['WORLD_SIZE']}" if kind else ""
         with contextlib.suppress(OSError):
-            for other in KINDS:
-                if other != kind:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self.path_of(other))  # noqa: PTH108 (as below)
-            if kind:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(self.marks, 0o755)  # noqa: PTH102 (pathlib takes longer to import than all the rest)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                os.close(os.open(self.path_of(kind), flags, 0o644))
+            handle = open_below(self.marks, os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                os.pwrite(handle, f"{mark:{MARK_BYTES - 1}}\n".encode(), int(self.variables["LOCAL_RANK"]) * MARK_BYTES)
+            finally:
+                os.close(handle)
             self.marked = kind
-
-    def path_of(self, kind: str) -> str:
-        return f"{self.marks}/{kind}-{self.rank}-{self.of}"
 
 
 def tree(root: int) -> Iterator[tuple[int, str, int]]:

@@ -1,32 +1,37 @@
 """The output of a rank, copied to its own log and to main_log. For rank.py: standard library only, quick to import."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 MAX_READ_BYTES = 65536
 MAX_LINE_BYTES = 65536
 WRITE_BYTES = 4096  # a writable pipe takes so much without blocking
 MAX_WAITING_BYTES = 1 << 20
 IDLE_LINE_S = 5.0  # an unfinished line is shown after so long: the line may be the last before a hang
+LOOK_S = 0.5
 DRAIN_S = 2.0  # for output of processes that outlive COMMAND
 STUCK_S = 10.0  # if stdout accepts nothing for so long, lines are dropped and the training goes on
 
 
 class Log:
-    """The log file of the rank, which holds its output unchanged."""
+    """The log file of the rank, which holds its output unchanged; or of all ranks of a node, with their lines.
 
-    def __init__(self, path: str) -> None:
+    Whole lines are appended by one write() each time. The kernel of the node keeps such writes apart.
+    """
+
+    def __init__(self, path: str, *, is_shared: bool) -> None:
         self.path = path
+        self.is_shared = is_shared
         self.lost = 0
         self.handle = -1
         self.has_complained = False
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (pathlib, see above)
-            self.handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.handle = open_below(path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             self.complain(error)
 
@@ -125,50 +130,65 @@ class Copier:
         self.read_at_s = time.monotonic()
 
     def copy_until_exit(
-        self, output: int, status_pipe: int, *, meanwhile: Callable[[], None], at_exit: Callable[[int], None]
+        self,
+        output: int,
+        signals: int,
+        waiting: Iterator[int | None],
+        *,
+        meanwhile: Callable[[], None],
+        at_exit: Callable[[int], None],
     ) -> int:
         """Copy until COMMAND has ended, and for DRAIN_S longer while other processes hold its output open.
 
-        Return the wait status of COMMAND; `at_exit` receives the status at once. `meanwhile` is called at least every
-        0.5 s as long as COMMAND runs.
+        Return the wait status of COMMAND, for which `waiting` is asked after every signal, of which `signals` tells,
+        and every LOOK_S, before `meanwhile` is called. `at_exit` receives the status at once.
         """
-        sources = {output, status_pipe}
-        drain_until_s = 0.0
+        sources = {output, signals}
+        look_s = drain_until_s = 0.0
         status: int | None = None
-        while (status_pipe in sources) or (output in sources and time.monotonic() < drain_until_s):
+        while status is None or (output in sources and time.monotonic() < drain_until_s):
             readable = sources - {output} if self.stdout.holds_back else sources
-            ready, writable, _ = select.select(readable, [1] if self.stdout.waiting else [], [], 0.5)
+            ready, writable, _ = select.select(readable, [1] if self.stdout.waiting else [], [], LOOK_S)
             if writable:
                 self.stdout.write()
             if output in ready and not self.copy(output):
                 sources.remove(output)
-            if status_pipe in ready:
-                sources.remove(status_pipe)
-                status = read_number(status_pipe)
-                drain_until_s = time.monotonic() + DRAIN_S
-                at_exit(signal.SIGKILL if status is None else status)
-            elif status is None:
-                meanwhile()
+            if signals in ready:
+                os.read(signals, MAX_READ_BYTES)
+            if status is None and (signals in ready or time.monotonic() >= look_s):
+                look_s = time.monotonic() + LOOK_S
+                status = next(waiting)
+                if status is None:
+                    meanwhile()
+                else:
+                    drain_until_s = time.monotonic() + DRAIN_S
+                    at_exit(status)
             self.show_idle_line()
-        return signal.SIGKILL if status is None else status
+        return status
 
     def copy(self, output: int) -> bool:
         """Copy one chunk. Return False at the end of the output."""
         data = os.read(output, MAX_READ_BYTES)
-        self.log.write(data)
-        self.stdout.add(self.lines.cut(data))
+        if not self.log.is_shared:
+            self.log.write(data)
+        self.add(self.lines.cut(data))
         self.read_at_s = time.monotonic()
         return bool(data)
 
+    def add(self, lines: bytes) -> None:
+        if self.log.is_shared:
+            self.log.write(lines)
+        self.stdout.add(lines)
+
     def show_idle_line(self) -> None:
         if self.lines.partial and time.monotonic() - self.read_at_s > IDLE_LINE_S:
-            self.stdout.add(self.lines.rest())
+            self.add(self.lines.rest())
 
     def finish(self, output: int) -> None:
         """Copy the rest of the pipe, give stdout time to accept it, and report lost bytes."""
         while select.select([output], [], [], 0)[0] and self.copy(output):
             pass
-        self.stdout.add(self.lines.rest())
+        self.add(self.lines.rest())
         while self.stdout.waiting and not self.stdout.is_stuck:
             if select.select([], [1], [], 0.5)[1]:
                 self.stdout.write()
@@ -178,10 +198,13 @@ class Copier:
             warn(f"{self.log.lost} bytes are missing from {self.log.path}")
 
 
-def read_number(status_pipe: int) -> int | None:
-    """Return the next number from the keeper, or None if the keeper was killed."""
-    data = os.read(status_pipe, 8)
-    return int.from_bytes(data, "big") if data else None
+def open_below(path: str, flags: int) -> int:
+    """Return a descriptor of a file, made with its directory if that is missing. Raises OSError."""
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)  # noqa: PTH103, PTH120 (pathlib, see above)
+        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def warn(text: str) -> None:

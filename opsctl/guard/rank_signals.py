@@ -4,10 +4,13 @@ COMMAND is often a shell script or a launcher, and the trainer runs below. Shell
 signal together with the programs that they run, as from Slurm alone. A trainer that outlives them gets time to save.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 from opsctl.guard.rank_activity import processes
 
@@ -48,8 +51,8 @@ def find_stop_signal(code: int) -> int:
     return number if number in STOP_SIGNALS else 0
 
 
-def await_programs(number: int, *, holds_back: bool) -> None:
-    """Wait until the programs that outlive COMMAND have reacted to the stop signal that ended COMMAND.
+def await_programs(number: int, *, holds_back: bool) -> Iterator[None]:
+    """Yield until the programs that outlive COMMAND have reacted to the stop signal that ended COMMAND.
 
     Called by the process that adopts them. No program is waited for that does not catch the signal, nor a helper such
     as wandb-core, which catches every signal. With `holds_back`, COMMAND caught the signal and may not have
@@ -66,7 +69,7 @@ def await_programs(number: int, *, holds_back: bool) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        time.sleep(0.05)
+        yield
 
 
 def list_savers(pid: int, number: int) -> list[int]:

@@ -11,6 +11,7 @@ from opsctl.base.errors import ConfigError
 from opsctl.base.model import JobSpec, LaunchPlan
 from opsctl.base.nodesets import nodeset
 from opsctl.launch.code_freeze import FrozenCode
+from opsctl.launch.rank_shim import PACKAGE, start_on_node, start_with
 from opsctl.launch.render import command_line, directives, read_job_variables, render
 from opsctl.launch.train_paths import resolve_paths
 from opsctl.settings.loader import SiteSettings, TrainSettings
@@ -20,9 +21,6 @@ ROLLBACK_WORDS = re.compile(r"\$\{TRAIN_ROLLBACK_ARGUMENTS")
 """In a command that has the placeholder `rollback_arguments`, so that the body appends no words."""
 SHIM_MOUNT = "/opt/opsctl-shim"
 """Directory in the container that holds opsctl's package."""
-START_SHIM = (
-    f"import sys; sys.path.insert(0, '{SHIM_MOUNT}'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))"
-)
 
 
 def job_spec(
@@ -112,6 +110,7 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
         python=python,
         directory=directory,
         shim=_render_shim(train, run, directory, python=python),
+        logs_option="--rank-logs" if train.guard.rank_logs else "--logs",
         modules=train.setup.modules,
         environment=train.environment,
         lines=train.setup.lines,
@@ -128,14 +127,13 @@ def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: s
     """
     table = train.container
     if table is None:
-        return f"{shlex.quote(python)} -P -m opsctl.guard.rank"
+        return start_on_node(python, run.rank_shim)
     directories = [run.path, *([Path(directory)] if directory else [])]
     for path in directories:
         if set(str(path)) & set(":,"):
             raise ConfigError("[container]", [f"{path}: cannot be mounted: its path has a colon or a comma"])
     own = [f"{path}:{path}" for path in dict.fromkeys(directories)]
-    package = Path(__file__).resolve().parents[1]
-    mounts = [*own, f"{package}:{SHIM_MOUNT}/opsctl:ro", *table.mounts]
+    mounts = [*own, f"{PACKAGE}:{SHIM_MOUNT}/opsctl:ro", *table.mounts]
     image = [table.image]
     match table.runtime:
         case "pyxis":
@@ -151,7 +149,7 @@ def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: s
             volumes = [f"--volume={mount}" for mount in mounts]
             words = ["podman", "run", "--rm", *isolation, *volumes, *(f"--env={name}" for name in variables)]
             directory_option = "--workdir="
-    words_inside = [*table.options, *image, table.python, "-I", "-c", START_SHIM]
+    words_inside = [*table.options, *image, *start_with(table.python, run.rank_shim, Path(SHIM_MOUNT, "opsctl"))]
     return f'{shlex.join(words)} {directory_option}"$PWD" {shlex.join(words_inside)}'
 
 

@@ -157,6 +157,7 @@ class GuardSettings(SettingsTable):
     restarts_per_hour: int = Field(6, ge=1)
     wait_for_repair: Duration = 0
     exit_grace_seconds: float = Field(60, gt=0)
+    rank_logs: bool = False
     quiet_seconds: float | None = Field(None, ge=0)
     poll_seconds: float = Field(2, gt=0, le=60)
     deadline_seconds: float = Field(300, ge=5)

@@ -110,6 +110,8 @@ class RunDir:
     trainer_config = Below("trainer.json")
     wrapper = Below("wrapper.slurm")
     body = Below("body.sh")
+    rank_shim = Below("rank_shim.py")
+    """The program that starts each rank, written by the guard."""
     journal = Below("journal")
     switches = Below("switches")
     requests = Below("requests")

@@ -12,13 +12,14 @@ from opsctl.guard.rank_activity import Activity
 from tests.support.hostile_users import OWNER, STRANGER
 
 
-def mark(marks: Path, name: str) -> None:
-    (marks / name).write_text("")
+def mark(marks: Path, kind: str) -> None:
+    (marks / "node001").write_text(f"{kind} 0 1\n")
 
 
 @pytest.mark.attack("the umask of a job opens the marks of quiet ranks to everybody")
 def test_marks_are_closed(tmp_path: Path) -> None:
-    activity = Activity(os.getpid(), str(tmp_path / "quiet"), "0", "1")
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    activity = Activity(os.getpid(), str(tmp_path / "quiet" / "node001"), variables)
     before = os.umask(0)
     try:
         activity.mark("idle")
@@ -26,13 +27,13 @@ def test_marks_are_closed(tmp_path: Path) -> None:
         os.umask(before)
     assert read_marks(tmp_path / "quiet") == ([], True)
     assert (tmp_path / "quiet").stat().st_mode & 0o777 == 0o755
-    assert (tmp_path / "quiet" / "idle-0-1").stat().st_mode & 0o022 == 0
+    assert (tmp_path / "quiet" / "node001").stat().st_mode & 0o022 == 0
 
 
 def test_marks_in_a_directory_of_a_group_say_nothing(tmp_path: Path) -> None:
     marks = tmp_path / "quiet"
     marks.mkdir()
-    mark(marks, "stopped-0-1")
+    mark(marks, "stopped")
     marks.chmod(0o755)
     assert read_marks(marks) == ([0], True)
     marks.chmod(0o775)
@@ -49,14 +50,14 @@ class TestMarksOfOthers:
         marks.mkdir()
         marks.chmod(0o777)
         os.chown(tmp_path, OWNER.uid, -1)
-        STRANGER.run(lambda: mark(marks, "stopped-0-1"))
-        assert (marks / "stopped-0-1").exists()
+        STRANGER.run(lambda: mark(marks, "stopped"))
+        assert (marks / "node001").exists()
         assert read_marks(marks) == ([], False)
 
     @pytest.mark.attack("the marks are a link to a directory of the owner")
     def test_marks_are_never_read_through_a_link(self, tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
-        mark(tmp_path / "other", "stopped-0-1")
+        mark(tmp_path / "other", "stopped")
         (tmp_path / "quiet").symlink_to(tmp_path / "other")
         assert read_marks(tmp_path / "quiet") == ([], False)
 

@@ -107,9 +107,12 @@ def _open(path: Path) -> int | None:
         raise cannot_read(path, error) from error
 
 
-def at_tail(path: Path, lines: int) -> GrowingFile:
-    """Return a reader that begins `lines` lines before the end, without a read from the start of the file."""
-    lines_from_end = backwards(path)
+def at_tail(path: Path, lines: int, prefix: bytes = b"") -> GrowingFile:
+    """Return a reader that begins `lines` lines before the end, without a read from the start of the file.
+
+    Only lines with the prefix count.
+    """
+    lines_from_end = ((offset, line) for offset, line in backwards(path) if line.startswith(prefix))
     offset = None
     for _ in range(lines):
         offset, _line = next(lines_from_end, (0, b""))

@@ -9,6 +9,8 @@ MAX_LINE_BYTES = 1 << 20
 
 PREFIX = re.compile(rb"\[([^\[\]\s:]+):(\d{1,9})\]: ?")
 """Node and rank at the start of a line of main_log."""
+RANKS_LOG = re.compile(r"(?P<node>.+)-(?P<first>\d{1,7})(?:\.\.(?P<last>\d{1,7}))?\.log")
+"""Names of the log of one rank, with its output unchanged, and of the ranks of a node, with a prefix in each line."""
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _OWN_MARKS = (b"opsctl: ", b"Z DEBUG   ", b"Z INFO    ", b"Z WARNING ", b"Z ERROR   ", b"Z CRITICAL ")
 _OWN = re.compile(

@@ -8,7 +8,7 @@ from opsctl.state.files import read_range
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail
-from opsctl.telemetry.logs.log_lines import merge, time_of
+from opsctl.telemetry.logs.log_lines import RANKS_LOG, merge, time_of
 
 POLL_S = 0.5
 AROUND_BYTES, LINES_AROUND = 64 << 10, 12
@@ -55,8 +55,8 @@ def read_around(log: Path, at: int) -> list[bytes]:
     return [*above[-LINES_AROUND:-1], *below[:LINES_AROUND]]
 
 
-def _begin(path: Path, lines: int | None) -> GrowingFile:
-    return GrowingFile(path) if lines is None else at_tail(path, lines)
+def _begin(path: Path, lines: int | None, prefix: bytes = b"") -> GrowingFile:
+    return GrowingFile(path) if lines is None else at_tail(path, lines, prefix)
 
 
 def _select_recent(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
@@ -67,6 +67,28 @@ def _select_recent(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
     since = next(filter(None, map(time_of, main)), None)
     later = [line for line in pulse if since and (time_of(line) or b"") >= since]
     return pulse[: len(pulse) - len(later)][-1:] + later
+
+
+@dataclass(slots=True, kw_only=True)
+class _RankLog:
+    """The log of one rank, or of all ranks of a node, with what is shown of it."""
+
+    path: Path
+    is_of_node: bool
+    mark: bytes
+    """The prefix of a line of the rank to show; empty for all ranks of a node."""
+    with_prefix: bool
+    file: GrowingFile = field(init=False)
+
+    def begin(self, lines: int | None) -> None:
+        self.file = _begin(self.path, lines, self.mark if self.is_of_node else b"")
+
+    def show(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if not self.is_of_node:
+                yield self.mark + line if self.with_prefix else line
+            elif line.startswith(self.mark):
+                yield line if self.with_prefix else line[len(self.mark) :]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,13 +108,15 @@ class RankLogs:
     attempt: str | None = None
     """The current attempt; None before the first."""
     poll_seconds: float = POLL_S
-    _files: dict[Path, GrowingFile] = field(default_factory=dict)
+    _logs: dict[Path, _RankLog] = field(default_factory=dict)
     _next_discovery_s: float = 0
 
     def tail(self, lines: int | None) -> Iterator[bytes]:
-        """Yield the last lines of every rank, one rank after the other."""
+        """Yield the last lines of every log, one log after the other."""
         self.attempt = self._newest_attempt()
-        self._files = {path: _begin(path, lines) for path in self._paths()}
+        self._logs = self._find_logs()
+        for log in self._logs.values():
+            log.begin(lines)
         yield from self._read_all()
 
     def read(self) -> Iterator[bytes]:
@@ -101,8 +125,8 @@ class RankLogs:
             yield from self._discover()
 
     def rest(self) -> Iterator[bytes]:
-        for path, file in self._files.items():
-            yield from (self._prefix(path) + line for line in file.rest())
+        for log in self._logs.values():
+            yield from log.show(log.file.rest())
 
     @property
     def description(self) -> str:
@@ -119,47 +143,47 @@ class RankLogs:
             yield from self.rest()
             self._close()
         self.attempt = newest
-        if new := [path for path in self._paths() if path not in self._files]:
-            self._files |= {path: GrowingFile(path) for path in new}
+        if new := {path: log for path, log in self._find_logs().items() if path not in self._logs}:
+            for log in new.values():
+                log.begin(None)
+            self._logs |= new
             yield from self._read_all()
 
     def _close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files = {}
+        for log in self._logs.values():
+            log.file.close()
+        self._logs = {}
 
     def _newest_attempt(self) -> str | None:
         attempts = replay(self.journal.events()).attempts
         names = (name for name in reversed(attempts) if self.task is None or self.run.attempt(name).task == self.task)
         return next(names, None)
 
-    def _paths(self) -> list[Path]:
-        if self.attempt is None:
-            return []
-        paths = [path for path in self.run.attempt_logs(self.attempt).glob("*.log") if self._is_selected(path)]
-        return sorted(paths, key=lambda path: int(_parse_name(path)[1]))
-
-    def _is_selected(self, path: Path) -> bool:
-        node, rank = _parse_name(path)
-        if not rank.isdecimal():
-            return False
-        return (self.rank is None or int(rank) == self.rank) and (self.node is None or node == self.node)
+    def _find_logs(self) -> dict[Path, _RankLog]:
+        """Return the selected logs, in the order of their ranks."""
+        found: list[tuple[int, _RankLog]] = []
+        for path in self.run.attempt_logs(self.attempt).glob("*.log") if self.attempt else ():
+            name = RANKS_LOG.fullmatch(path.name)
+            if name is None or (self.node is not None and name["node"] != self.node):
+                continue
+            first, is_of_node = int(name["first"]), name["last"] is not None
+            if self.rank is None:
+                mark = b"" if is_of_node else _make_prefix(name["node"], first)
+            elif first <= self.rank <= int(name["last"] or first):
+                mark = _make_prefix(name["node"], self.rank)
+            else:
+                continue
+            log = _RankLog(path=path, is_of_node=is_of_node, mark=mark, with_prefix=self.with_prefix)
+            found.append((first, log))
+        return {log.path: log for _, log in sorted(found, key=lambda entry: entry[0])}
 
     def _read_all(self) -> Iterator[bytes]:
-        for path, file in self._files.items():
-            prefix = self._prefix(path)
-            for line in file.read():
-                yield prefix + line
-
-    def _prefix(self, path: Path) -> bytes:
-        node, rank = _parse_name(path)
-        return f"[{node}:{rank}]: ".encode(errors="surrogateescape") if self.with_prefix else b""
+        for log in self._logs.values():
+            yield from log.show(log.file.read())
 
 
-def _parse_name(path: Path) -> tuple[str, str]:
-    """Parse `<node>-<rank>.log`. A node's name may have dashes."""
-    node, _, rank = path.stem.rpartition("-")
-    return node, rank
+def _make_prefix(node: str, rank: int) -> bytes:
+    return f"[{node}:{rank}]: ".encode(errors="surrogateescape")
 
 
 def open_logs(

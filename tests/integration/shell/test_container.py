@@ -12,7 +12,8 @@ import pytest
 
 import opsctl
 from opsctl.base.errors import ConfigError
-from opsctl.launch.launch_plan import SHIM_MOUNT, START_SHIM
+from opsctl.launch.launch_plan import SHIM_MOUNT
+from opsctl.launch.rank_shim import start_with
 from opsctl.settings.container import ContainerRuntime
 from opsctl.settings.loader import TrainSettings, parse
 from tests.integration.shell.conftest import Bench
@@ -56,7 +57,8 @@ def test_command_and_options_arrive_unchanged(record: Bench, runtime: str) -> No
     assert run(record, body(record, runtime, options=options)) == 0
     words = record.dumped
     start = words.index("python3")
-    assert words[start : start + 4] == ["python3", "-I", "-c", START_SHIM]
+    file = record.place / "run dir" / "rank_shim.py"
+    assert words[start : start + 7] == [*start_with("python3", file, Path(SHIM_MOUNT, "opsctl"))]
     assert words[words.index("--", start) + 1 :] == ["dump", *HOSTILE_WORDS]
     assert words[words.index("--x=sp ace") :][: len(options)] == options
     assert not list(record.place.rglob("pwned"))
@@ -97,9 +99,8 @@ def test_exit_code_of_the_container_is_that_of_the_body(record: Bench, runtime: 
 
 
 def test_shim_starts_from_its_mount_with_the_standard_library(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "shim").symlink_to(Path(opsctl.__file__).parent.parent)
-    program = START_SHIM.replace(SHIM_MOUNT, str(tmp_path / "shim"))
-    argv = ["/usr/bin/python3", "-I", "-S", "-c", program, "--logs", str(tmp_path / "logs"), "--", "sh", "-c", "exit 5"]
+    start = start_with("/usr/bin/python3", tmp_path / "missing.py", Path(opsctl.__file__).parent)
+    argv = [*start, "--logs", str(tmp_path / "logs"), "--", "sh", "-c", "exit 5"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (5, "")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.rank import PASSED_ON, find_free_port, rank_variables, tasks_on
+from opsctl.guard.rank import PASSED_ON, find_free_port, rank_variables
 from opsctl.trainer.contract import Env
 from tests.support.cases import read_cases
 
@@ -27,8 +27,10 @@ SLURM = {
 PREFIX = b"[node002:5]: "
 
 
-def start(logs: Path, *command: str, env: dict[str, str] | None = None, **options) -> subprocess.Popen[bytes]:
-    argv = [*SHIM, "--logs", str(logs), "--", *command]
+def start(
+    logs: Path, *command: str, env: dict[str, str] | None = None, option: str = "--rank-logs", **options
+) -> subprocess.Popen[bytes]:
+    argv = [*SHIM, option, str(logs), "--", *command]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "process_group": 0, **options}
     return subprocess.Popen(argv, env={**os.environ, **SLURM, **(env or {})}, **options)
 
@@ -37,7 +39,7 @@ def start_with(change: str, logs: Path, *command: str) -> subprocess.Popen[bytes
     """Start the shim with one constant of opsctl.guard.rank_output changed."""
     imports = "import sys; from opsctl.guard import rank, rank_output"
     code = f"{imports}; rank_output.{change}; sys.exit(rank.main(sys.argv[1:]))"
-    argv = [sys.executable, "-c", code, "--logs", str(logs), "--", *command]
+    argv = [sys.executable, "-c", code, "--rank-logs", str(logs), "--", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, env={**os.environ, **SLURM}, stdout=pipe, stderr=pipe, process_group=0)
 
@@ -87,7 +89,8 @@ def test_command_ends_and_prints_as_without_the_shim(tmp_path, command, code, li
 
 @pytest.mark.parametrize(*read_cases(__file__, "folded_task_counts_of_slurm_are_read"))
 def test_folded_task_counts_of_slurm_are_read(text, node, tasks):
-    assert tasks_on(text, node) == tasks
+    env = {"SLURM_STEP_TASKS_PER_NODE": text, "SLURM_NODEID": str(node)}
+    assert rank_variables(env)["LOCAL_WORLD_SIZE"] == str(tasks)
 
 
 @pytest.mark.parametrize("argv", [[], ["--logs", "x"], ["--logs", "x", "y", "z"], ["--logs", "x", "--"], ["--help"]])
@@ -95,7 +98,7 @@ def test_invalid_arguments_exit_2(argv):
     done = subprocess.run([*SHIM, *argv], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,
-        b"opsctl: usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port\n",
+        b"opsctl: usage: python -m opsctl.guard.rank --logs|--rank-logs DIR -- COMMAND...  |  --free-port\n",
     )
 
 
@@ -186,7 +189,8 @@ def test_closed_pipe_does_not_stop_the_command(tmp_path):
 
 
 def test_closed_descriptors_do_not_stop_the_command(tmp_path):
-    command = f"exec {shlex.join(SHIM)} --logs {shlex.quote(str(tmp_path))} -- sh -c 'echo hi; exit 85' >&- 2>&- <&-"
+    words = (*SHIM, "--rank-logs", str(tmp_path), "--", "sh", "-c", "echo hi; exit 85")
+    command = f"exec {shlex.join(words)} >&- 2>&- <&-"
     assert subprocess.run(["sh", "-c", command], env={**os.environ, **SLURM}, timeout=100, check=False).returncode == 85
     assert read_log(tmp_path) == b"hi\n"
 
@@ -245,22 +249,13 @@ echo $$ >> {0}
 """
 
 
-def test_killed_shim_leaves_no_process_behind(tmp_path):
-    process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "wait")
-    pids = read_pids(tmp_path / "pids", 4)
+def test_command_ends_with_a_killed_shim(tmp_path):
+    """Slurm ends what the command leaves behind: see tests/integration/slurm/test_rank_logs.py."""
+    process = start(tmp_path, "sh", "-c", "trap '' TERM HUP; echo $$; exec sleep 300")
+    command = int(process.stdout.readline().rpartition(b" ")[2])
     process.kill()
-    assert wait_for(lambda: not any(map(is_alive, pids))), [pid for pid in pids if is_alive(pid)]
+    assert wait_for(lambda: not is_alive(command))
     process.communicate()
-
-
-def test_killed_supervisor_leaves_no_process_behind(tmp_path):
-    process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "wait")
-    pids = read_pids(tmp_path / "pids", 4)
-    supervisor = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-    os.kill(supervisor, signal.SIGKILL)
-    process.communicate(timeout=250)
-    assert process.returncode == -signal.SIGKILL
-    assert not any(map(is_alive, pids))
 
 
 def test_ended_command_leaves_no_process_behind(tmp_path):
@@ -287,7 +282,7 @@ def test_first_failure_is_recorded_before_processes_end(tmp_path):
 
 def test_successful_rank_records_its_end_and_no_code(tmp_path):
     run_shim(tmp_path, "true")
-    assert [path.name for path in (tmp_path / "quiet").iterdir()] == ["ended-5-8"]
+    assert (tmp_path / "quiet" / "node002").read_text().strip(" \0\n") == "ended 5 8"
     assert not (tmp_path / "first-exit").exists()
 
 

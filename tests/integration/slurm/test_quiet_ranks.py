@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.guard.quiet_ranks import read_marks
 from opsctl.state.events import StopStep
 from opsctl.state.journal import Journal
 from tests.support.trains import Trains, until
@@ -68,8 +69,8 @@ def test_attempt_whose_ranks_wait_is_ended(trains: Trains) -> None:
 def test_stopped_rank_is_left_alone_with_0_seconds(trains: Trains) -> None:
     pid = start(trains, f"{QUICK}\nquiet_seconds = 0")
     os.kill(pid, signal.SIGSTOP)
-    marks = trains.run().logs
-    until(lambda: list(marks.glob("*/quiet/stopped-0-1")))
+    [logs] = trains.run().logs.glob("*.0")
+    until(lambda: read_marks(logs / "quiet") == ([0], True))
     os.kill(pid, signal.SIGCONT)
-    until(lambda: not list(marks.glob("*/quiet/stopped-0-1")))
+    until(lambda: read_marks(logs / "quiet") == ([], False))
     assert not list(trains.run().path.glob("attempts/*_1.0/end.json"))

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ def test_recipe_passes_preflight_and_a_dry_run(trains: Trains, name: str) -> Non
     train = read_toml(recipe)["name"]
     planned = trains.opsctl("launch", recipe, "--dry-run")
     assert f"as train {train}" in planned
-    assert shlex.join(["-m", "opsctl.guard.rank"]) in planned
+    assert "opsctl.guard.rank" in planned
     assert not trains.run(train).exists
 
 

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from opsctl.guard.quiet_ranks import QuietRanks, read_marks
+from opsctl.guard.rank_activity import Activity
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import LogSigns
 from opsctl.trainer.contract import Heartbeat, Phase
 from tests.support.clocks import FakeClock
+
+
+def leave_mark(marks: Path, name: str) -> None:
+    """Leave a mark such as `idle-5-6` on a node with two ranks."""
+    kind, rank, of = name.split("-")
+    activity = Activity(0, f"{marks}/node{int(rank) // 2}", {"RANK": rank, "WORLD_SIZE": of, "LOCAL_RANK": rank[-1]})
+    activity.mark(kind)
 
 
 class Attempt:
@@ -50,7 +58,7 @@ class Attempt:
 
     def mark(self, *names: str) -> None:
         for name in names:
-            (self.marks / name).touch()
+            leave_mark(self.marks, name)
 
     def clear(self) -> None:
         for path in self.marks.iterdir():

@@ -29,7 +29,8 @@ def start(tmp_path):
 
     def start_rank(*argv):
         ranks.append(subprocess.Popen(argv, start_new_session=True))
-        return ranks[-1].pid, Activity(ranks[-1].pid, str(tmp_path / "quiet"), "5", "6")
+        variables = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1"}
+        return ranks[-1].pid, Activity(ranks[-1].pid, str(tmp_path / "quiet" / "node1"), variables)
 
     yield start_rank
     for rank in ranks:
@@ -38,7 +39,11 @@ def start(tmp_path):
 
 
 def marks(activity):
-    return sorted(os.listdir(activity.marks)) if os.path.exists(activity.marks) else []
+    try:
+        with open(activity.marks) as file:
+            return ["-".join(line.split()) for line in file.read().replace("\0", "").splitlines() if line.strip()]
+    except OSError:
+        return []
 
 
 def look_for(activity, seconds, *, until=None):
@@ -127,26 +132,18 @@ def test_rank_whose_work_is_elsewhere_has_no_mark(start, tmp_path, program):
     assert look_for(activity, 0.8, until=["idle-5-6"]) == []
 
 
-def test_mark_of_an_earlier_step_is_removed(start):
-    _, activity = start(sys.executable, "-c", WORKS)
-    os.mkdir(activity.marks)
-    for name in ("idle-5-6", "stopped-5-6"):
-        os.close(os.open(f"{activity.marks}/{name}", os.O_CREAT))
-    assert look_for(activity, 60, until=[]) == []
-
-
 def test_mark_that_could_not_be_removed_is_tried_again(start, monkeypatch):
     pid, activity = start(sys.executable, "-c", WORKS)
     os.kill(pid, signal.SIGSTOP)
     assert look_for(activity, 60, until=["stopped-5-6"]) == ["stopped-5-6"]
     with monkeypatch.context() as broken:
-        broken.setattr(os, "unlink", fail)
+        broken.setattr(os, "pwrite", fail)
         os.kill(pid, signal.SIGCONT)
         assert look_for(activity, 0.5) == ["stopped-5-6"]
     assert look_for(activity, 60, until=[]) == []
 
 
-def fail(_):
+def fail(*_):
     raise OSError(errno.EIO, "Input/output error")
 
 
@@ -157,6 +154,15 @@ def test_long_pause_between_looks_marks_nothing(start):
         time.sleep(0.5)  # as if Slurm had suspended the shim as well
         activity.look()
     assert marks(activity) == []
+
+
+def test_marks_of_a_node_stay_apart(start, tmp_path):
+    _, activity = start(sys.executable, "-c", WAITS)
+    peer = Activity(0, activity.marks, {"RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "0"})
+    peer.mark("ended")
+    assert look_for(activity, 60, until=["ended-4-6", "idle-5-6"]) == ["ended-4-6", "idle-5-6"]
+    activity.mark("")
+    assert marks(activity) == ["ended-4-6"]
 
 
 def test_end_removes_the_mark(start):

@@ -1,0 +1,45 @@
+"""How the shim of a rank starts: from one file, with the Python of the node if there is one.
+
+All ranks start at once. Python and the modules of the shim on a shared file system cost it 260 metadata operations for
+each rank, nearly all in the search for modules; one file and the Python of the node cost three.
+"""
+
+import shlex
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+MODULES = ("search_path", "guard.rank_output", "guard.rank_activity", "guard.rank_signals", "guard.rank")
+"""Of opsctl, each before those that import it."""
+_FILE = """import sys
+for name, source in {sources}:
+    module = sys.modules[name] = type(sys)(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+main = module.main
+"""
+_START = (
+    'import os, sys; shim, package = sys.argv[1:3]; sys.path.append(package + "/.."); '
+    'exec(open(shim).read() if os.path.exists(shim) else "from opsctl.guard.rank import main"); '
+    "sys.exit(main(sys.argv[3:]))"
+)
+"""Without a guard, the file may be missing."""
+_CHOOSE = (
+    'python=/usr/bin/python3; "$python" -I -S -c "import ctypes, select, sys; sys.exit(sys.version_info < (3, 9))" '
+    '2>/dev/null || python=$0; exec "$python" "$@"'
+)
+"""The Python of the node may be missing, old, or incomplete, or fail with the libraries that a module has put first."""
+
+
+def render_shim() -> str:
+    """Return the shim as one file, which defines `main`. Raises OSError."""
+    sources = [(f"opsctl.{name}", (PACKAGE / f"{name.replace('.', '/')}.py").read_text("utf-8")) for name in MODULES]
+    return _FILE.format(sources=ascii(sources))
+
+
+def start_with(python: str, file: Path, package: Path = PACKAGE) -> tuple[str, ...]:
+    """Return the words that start the shim in `file` with a Python; without the file, from the package."""
+    return python, "-I", "-S", "-c", _START, str(file), str(package)
+
+
+def start_on_node(python: str, file: Path) -> str:
+    """Return the shell words that start the shim with the Python of the node, or else with `python`."""
+    return shlex.join(("sh", "-c", _CHOOSE, *start_with(python, file)))
