@@ -3,6 +3,7 @@
 python -P benchmarks/scale.py            prints a table in some minutes; starts a sandbox
 python -P benchmarks/scale.py --json
 python -P benchmarks/scale.py --trains   100 trains, 10,000 queued tasks of ten other users, 512 nodes; minutes
+python -P benchmarks/scale.py --ranks    metadata operations of the start of a rank, by strace; seconds
 
 The largest size is that of three months on 16,384 GPUs: 5,000 attempts, 19 events each.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -29,6 +32,7 @@ from opsctl.guard.attempt_record import Start
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.host.system import SystemClock
+from opsctl.launch.rank_shim import render_shim, start_on_node, start_with
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, StopStep, to_line
 from opsctl.state.journal import Journal, replay
 from opsctl.state.records import to_text
@@ -176,6 +180,40 @@ def measure_trains(place: Path, trains: int, others: int, nodes: int) -> dict[st
     return results | {"page, rendered": in_process_s(lambda: render_overview(view, PageContext(is_static=True)))}
 
 
+ON_NODE = ("/proc/", "/sys/", "/dev/", "/etc/", "/lib/", "/lib64/", "/usr/", "/bin/")
+"""Places on the disk of a node. Everything else counts as shared."""
+RANK = {"SLURM_PROCID": "9", "SLURM_NTASKS": "16384", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+RANK |= {"SLURM_STEP_TASKS_PER_NODE": "8(x2048)", "SLURMD_NODENAME": "node002", "PATH": "/usr/bin:/bin"}
+
+
+def count_operations(command: str, place: Path) -> int:
+    """Return how often a rank names a path, or lists a directory, that is not on the disk of its node."""
+    trace = place / "trace"
+    strace = ["strace", "-f", "-y", "-qq", "-s", "300", "-e", "trace=%file,getdents64", "-o", str(trace)]
+    subprocess.run([*strace, "/bin/sh", "-c", f"exec {command}"], env=RANK, cwd=place, check=True)
+    paths = []
+    for line in trace.read_text(errors="replace").splitlines():
+        named = re.search(r'getdents64\(\d+<([^>]*)>.*= [1-9]|\w+\((?:AT_FDCWD(?:<[^>]*>)?, )?"([^"]+)"', line)
+        if named and "AT_EMPTY_PATH" not in line:
+            paths.append(named[1] or named[2])
+    return sum(not path.startswith(ON_NODE) for path in paths)
+
+
+def measure_ranks(place: Path) -> dict[str, int]:
+    """Return the metadata operations of a rank on a shared file system, from its start to its end."""
+    shim, logs = place / "rank_shim.py", place / "logs"
+    (logs / "quiet").mkdir(parents=True)
+    (logs / "quiet" / "node002").touch()  # another rank of the node has ended already
+    run = f" --logs {logs} -- /bin/true"
+    missing = count_operations(shlex.join(start_with(sys.executable, shim)) + run, place)
+    shim.write_text(render_shim())
+    return {
+        "the Python of the node": count_operations(start_on_node(sys.executable, shim) + run, place),
+        "the Python of opsctl": count_operations(shlex.join(start_with(sys.executable, shim)) + run, place),
+        "the Python of opsctl and its modules, as without a guard": missing,
+    }
+
+
 def once_s(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
@@ -183,6 +221,11 @@ def once_s(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
+    if "--ranks" in sys.argv:
+        with tempfile.TemporaryDirectory(prefix="opsctl-scale-") as place:
+            for name, count in measure_ranks(Path(place)).items():
+                print(f"| {name} | {count} | {count * 16_384:,} |")
+        return
     if "--trains" in sys.argv:
         with tempfile.TemporaryDirectory(prefix="opsctl-scale-") as place:
             for name, spent_s in measure_trains(Path(place), 100, 10_000, 512).items():

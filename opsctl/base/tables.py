@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
 MAX_KEY_PARTS = 100
 """Parts of one key or of one table's name. The deepest setting of opsctl has four."""
 _TEXTS = re.compile(

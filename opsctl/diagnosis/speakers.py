@@ -52,8 +52,10 @@ def ranks_of_file(name: str) -> range:
 
 def find_homes(logs: Path) -> dict[int, str]:
     """Return the node by rank, from the file names of the ranks' logs."""
-    names = [path.name for path in logs.glob("*.log")]
-    return {rank: speaker_of_file(name).node for name in names for rank in ranks_of_file(name)}
+    homes: dict[int, str] = {}
+    for path in logs.glob("*.log"):
+        homes |= dict.fromkeys(ranks_of_file(path.name), speaker_of_file(path.name).node)
+    return homes
 
 
 def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes]:

@@ -1,13 +1,15 @@
 """How the shim of a rank starts: from one file, with the Python of the node if there is one.
 
 All ranks start at once. Python and the modules of the shim on a shared file system cost it 260 metadata operations for
-each rank, nearly all in the search for modules; one file and the Python of the node cost three.
+each rank, nearly all in the search for modules; one file and the Python of the node cost five.
 """
 
 import shlex
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
+from opsctl.base.tables import PACKAGE
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
+
 MODULES = ("search_path", "guard.rank_output", "guard.rank_activity", "guard.rank_signals", "guard.rank")
 """Of opsctl, each before those that import it."""
 _FILE = """import sys
@@ -17,9 +19,9 @@ for name, source in {sources}:
 main = module.main
 """
 _START = (
-    'import os, sys; shim, package = sys.argv[1:3]; sys.path.append(package + "/.."); '
-    'exec(open(shim).read() if os.path.exists(shim) else "from opsctl.guard.rank import main"); '
-    "sys.exit(main(sys.argv[3:]))"
+    'import sys; shim, package = sys.argv[1:3]; sys.path.append(package + "/.."); '
+    r'exec("try: source = open(shim).read()\nexcept OSError: source = \"from opsctl.guard.rank import main\""); '
+    "exec(source); sys.exit(main(sys.argv[3:]))"
 )
 """Without a guard, the file may be missing."""
 _CHOOSE = (
@@ -31,8 +33,8 @@ _CHOOSE = (
 
 def render_shim() -> str:
     """Return the shim as one file, which defines `main`. Raises OSError."""
-    sources = [(f"opsctl.{name}", (PACKAGE / f"{name.replace('.', '/')}.py").read_text("utf-8")) for name in MODULES]
-    return _FILE.format(sources=ascii(sources))
+    paths = {f"opsctl.{name}": PACKAGE / f"{name.replace('.', '/')}.py" for name in MODULES}
+    return _FILE.format(sources=ascii([(name, read_text(path, MAX_SETTINGS_BYTES)) for name, path in paths.items()]))
 
 
 def start_with(python: str, file: Path, package: Path = PACKAGE) -> tuple[str, ...]:

@@ -42,10 +42,10 @@ TOKENS_PER_PARAMETER = 20
 ASSUMED_BATCH_TOKENS = 4 * 2**20
 """Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
 SHOWN_LAYOUTS = 5
-START_FILES, RANK_FILES = 8, 1
-"""Files of one start of the trainer, and of each of its ranks."""
-RANK_OPERATIONS = 400
-"""File operations of a rank wrapper's start, by strace: nearly all are Python's search for its modules."""
+START_FILES, NODE_FILES = 8, 2
+"""Files of one start of the trainer, and of each of its nodes: the log and the marks of its ranks."""
+RANK_OPERATIONS, SHARED_PYTHON_OPERATIONS = 6, 162
+"""File operations of a rank wrapper, by strace: with the Python of the node, and with one on the shared file system."""
 SLURM_CALLS, VIEWER_CALLS = 24, 180
 """Calls of Slurm an hour: 12 by the guard and 12 by cron; at most by all `status --watch` of a user on a host."""
 _NO_FIGURES = {"layouts", "tried", "bar", "total_bar"}
@@ -273,12 +273,13 @@ def _own_cost(page: _Overview) -> dict[str, int]:
 
     Sources: docs/explanation/performance.md, docs/reference/slurm-load.md.
     """
-    plan, ranks = page.plan, page.inputs.cluster.gpus
+    plan, cluster = page.plan, page.inputs.cluster
     starts = math.ceil(plan.failures + max(1, plan.days * 24 / TASK_H))
     return {
         "starts": starts,
-        "files": starts * (START_FILES + RANK_FILES * ranks),
-        "file_operations_per_start": RANK_OPERATIONS * ranks,
+        "files": starts * (START_FILES + NODE_FILES * cluster.nodes),
+        "file_operations_per_start": RANK_OPERATIONS * cluster.gpus,
+        "file_operations_per_start_with_shared_python": SHARED_PYTHON_OPERATIONS * cluster.gpus,
         "slurm_calls_per_hour": SLURM_CALLS,
         "slurm_calls_per_hour_of_viewer": VIEWER_CALLS,
     }
@@ -343,8 +344,10 @@ def _describe(page: _Overview) -> dict[str, str]:
         "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
         **(describe_task_spares(plan.in_task) if page.inputs.queue_h else {}),
         "opsctl itself": f"{own['files']:,} files after {own['starts']:,} starts in tasks of {TASK_H:g} h, "
-        f"{own['file_operations_per_start']:,} file operations a start; {own['slurm_calls_per_hour']} calls of Slurm "
-        f"an hour, up to {own['slurm_calls_per_hour_of_viewer']} more for each user who watches",
+        f"{own['file_operations_per_start']:,} file operations a start, "
+        f"{own['file_operations_per_start_with_shared_python']:,} where the nodes have no Python 3.9 or newer; "
+        f"{own['slurm_calls_per_hour']} calls of Slurm an hour, "
+        f"up to {own['slurm_calls_per_hour_of_viewer']} more for each user who watches",
     }
 
 

@@ -6,6 +6,7 @@ from opsctl.guard import hang_evidence
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.supervisor import Supervisor
 from tests.support.finalized_trains import QueuedTrain
+from tests.unit.guard.test_quiet_ranks import leave_mark
 
 ENV = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "node001"}
 
@@ -18,8 +19,7 @@ def guard(train: QueuedTrain) -> Supervisor:
         arrays=train.arrays, rules=train.rules, runner=None, env=ENV, check_trusted=lambda: None, make_care=lambda: None
     )
     train.start_attempt(guard.attempt.name)
-    guard.quiet.marks.mkdir(parents=True)
-    (guard.quiet.marks / "stopped-0-1").touch()
+    leave_mark(guard.quiet.marks, "stopped-0-1")
     guard.quiet.find_hang()
     train.clock.sleep(10)
     return guard

@@ -90,7 +90,7 @@ def attempt(tmp_path):
 def test_stopped_rank_is_a_hang_after_20_quiet_seconds(attempt):
     attempt.train(30)
     attempt.mark(*STOPPED)
-    (attempt.marks.parent / "node003-5.log").touch()
+    (attempt.marks.parent / "node003-4..5.log").touch()
     assert attempt.wait(18) == ""
     assert attempt.wait(6) == "no progress for 22 s (limit 20 s); stopped by a signal (state T): rank 5 on node003"
 
