@@ -1,14 +1,15 @@
 """The actions of the pages: those of the commands, with the same permissions, journalled with who."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from opsctl.actions.describe_rollback import describe_plan
+from opsctl.actions.prepare_launch import LaunchOptions, prepare_train
 from opsctl.actions.rollback import start_rollback
 from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
 from opsctl.actions.steer_train import Show, SteerResult, arm_switch, hold_train, release_train, submit
@@ -18,7 +19,6 @@ from opsctl.base.tables import read_package_table
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.monitor.confirm_proposals import confirm_proposals, find_proposals
-from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.field_types import NAME
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
@@ -71,32 +71,29 @@ _INSTRUCTION = TypeAdapter(PageInstruction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PagePlan:
-    """What an action would do, for the confirmation."""
+class PageAnswer:
+    """What an action does, or would do: the plan for the confirmation."""
 
     text: str
     number: int | None = None
     """The number that the confirmed instruction must have."""
 
 
-Do = Callable[[App, PageInstruction], str]
-Plan = Callable[[App, PageInstruction], PagePlan]
+class Act(Protocol):
+    def __call__(self, app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageVerb:
-    label: str
-    do: Do
-    plan: Plan | None = None
-    """Describes what `do` would do, for a confirmation; None for an action that needs none."""
-    asks: str = ""
-    """The name of the number that the action needs; empty for an action without."""
-    is_confirmed_twice: bool = False
+    """One action: its function, and its row of actions.toml, which explains the fields."""
 
-    effect: str = ""
-    """The consequence, before a person confirms."""
+    act: Act
+    label: str
+    effect: str
     many: str = ""
-    """The label for several alerts, with their number at `{}`."""
+    asks: str = ""
+    is_confirmed: bool = False
+    is_confirmed_twice: bool = False
 
     def label_for(self, count: int) -> str:
         """Return the label for some alerts: `Ack 2 alerts`."""
@@ -110,92 +107,78 @@ def _find(app: App, instruction: PageInstruction) -> RunDir:
     return app.find(str(app.root / instruction.train))
 
 
-def _hold(app: App, instruction: PageInstruction) -> str:
-    return hold_train(app, _find(app, instruction), instruction.why).text
+def _hold(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    return PageAnswer(text=hold_train(app, _find(app, instruction), instruction.why, dry_run=dry_run).text)
 
 
-def _plan_hold(app: App, instruction: PageInstruction) -> PagePlan:
-    return PagePlan(text=hold_train(app, _find(app, instruction), instruction.why, dry_run=True).text)
+def _release(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    run = _find(app, instruction)
+    text = release_train(app, run, "", why=instruction.why, dry_run=dry_run).text
+    held = replay(app.journal(run).events()).held if dry_run else None
+    needed = held.reason.needed_change if held else ""
+    return PageAnswer(text=f"{text}; the hold says: {needed}" if needed else text)
 
 
-def _release(app: App, instruction: PageInstruction) -> str:
-    return release_train(app, _find(app, instruction), "", why=instruction.why).text
-
-
-def _confirm(app: App, instruction: PageInstruction) -> str:
-    return "; ".join(confirm_proposals(app.arrays(_find(app, instruction)), app.node_care, instruction.why))
-
-
-def _plan_confirm(app: App, instruction: PageInstruction) -> PagePlan:
-    proposals = find_proposals(app.journal(_find(app, instruction)).events(), app.clock.now())
+def _confirm(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    run = _find(app, instruction)
+    if not dry_run:
+        return PageAnswer(text="; ".join(confirm_proposals(app.arrays(run), app.node_care, instruction.why)))
+    proposals = find_proposals(app.journal(run).events(), app.clock.now())
     if not proposals:
         raise InputError(f"opsctl proposes nothing for {instruction.train} any more", hint="load the page again")
-    return PagePlan(text=f"would {', '.join(proposals)}")
+    return PageAnswer(text=f"would {', '.join(proposals)}")
 
 
-def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
-    run = _find(app, instruction)
-    text, history = release_train(app, run, "", dry_run=True).text, replay(app.journal(run).events())
-    reason = history.held.reason if history.held else None
-    needed = reason.needed_change if reason else ""
-    return PagePlan(text=f"{text}; the hold says: {needed}" if needed else text)
+def _save(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    answer = arm_switch(app, _find(app, instruction), Switch.SAVE, instruction.why, dry_run=dry_run)
+    return PageAnswer(text=answer.text)
 
 
-def _save(app: App, instruction: PageInstruction) -> str:
-    return arm_switch(app, _find(app, instruction), Switch.SAVE, instruction.why).text
+def _queue(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    tasks, warnings = instruction.number or 0, list[str]()
+    show = warnings.append if dry_run else log.info
+    text = queue_tasks(app, _find(app, instruction), tasks, dry_run=dry_run, show=show).text
+    return PageAnswer(text="\n".join([text, *warnings]), number=tasks)
 
 
-def _queue(app: App, instruction: PageInstruction) -> str:
-    tasks = instruction.number or 0
-    return queue_tasks(app, _find(app, instruction), tasks, dry_run=False, show=log.info).text
-
-
-def _plan_queue(app: App, instruction: PageInstruction) -> PagePlan:
-    warnings: list[str] = []
-    tasks = instruction.number or 0
-    text = queue_tasks(app, _find(app, instruction), tasks, dry_run=True, show=warnings.append).text
-    return PagePlan(text="\n".join([text, *warnings]), number=tasks)
-
-
-def _roll_back(app: App, instruction: PageInstruction) -> str:
-    if instruction.number is None:
+def _roll_back(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    run, step, warnings = _find(app, instruction), instruction.number, list[str]()
+    if dry_run:
+        plan = plan_rollback(app, run, RollbackOptions(to=step), show=warnings.append)
+        lines = describe_plan(plan, app.arrays(run).check(), dry_run=True)
+        return PageAnswer(text="\n".join([*warnings, *lines]), number=plan.record.step)
+    if step is None:
         raise InputError("a confirmed rollback names the step", hint="load the page again")
-    run = _find(app, instruction)
-    return start_rollback(app, run, instruction.number, by=instruction.by, reason=instruction.why)
+    return PageAnswer(text=start_rollback(app, run, step, by=instruction.by, reason=instruction.why))
 
 
-def _plan_rollback(app: App, instruction: PageInstruction) -> PagePlan:
-    run, warnings = _find(app, instruction), list[str]()
-    plan = plan_rollback(app, run, RollbackOptions(to=instruction.number), show=warnings.append)
-    lines = describe_plan(plan, app.arrays(run).check(), dry_run=True)
-    return PagePlan(text="\n".join([*warnings, *lines]), number=plan.record.step)
+def _ack(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+    if not dry_run:
+        app.alerting.ledger.ack(instruction.key, instruction.reason or "seen on the page", by=instruction.by)
+    return PageAnswer(text=f"{instruction.key} is acknowledged; opsctl alerts again if it gets worse or is resolved")
 
 
-def _ack(app: App, instruction: PageInstruction) -> str:
-    app.alerting.ledger.ack(instruction.key, instruction.reason or "seen on the page", by=instruction.by)
-    return f"{instruction.key} is acknowledged; opsctl alerts again if it gets worse or is resolved"
-
-
-def _silence(app: App, instruction: PageInstruction) -> str:
+def _silence(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
     ledger = app.alerting.ledger
     ledger.find(instruction.key)
     until = app.clock.now() + SILENCE
-    ledger.silence(instruction.key, until, instruction.reason or "silenced on the page", by=instruction.by)
-    return f"{instruction.key} is silenced until {until:%H:%M} UTC"
+    if not dry_run:
+        ledger.silence(instruction.key, until, instruction.reason or "silenced on the page", by=instruction.by)
+    return PageAnswer(text=f"{instruction.key} is silenced until {until:%H:%M} UTC")
 
 
-_FUNCTIONS: Mapping[str, tuple[Do, Plan | None]] = {
-    "ack": (_ack, None),
-    "silence": (_silence, None),
-    "hold": (_hold, _plan_hold),
-    "release": (_release, _plan_release),
-    "confirm": (_confirm, _plan_confirm),
-    "save": (_save, None),
-    "queue": (_queue, _plan_queue),
-    "rollback": (_roll_back, _plan_rollback),
+_FUNCTIONS: Mapping[str, Act] = {
+    "ack": _ack,
+    "silence": _silence,
+    "hold": _hold,
+    "release": _release,
+    "confirm": _confirm,
+    "save": _save,
+    "queue": _queue,
+    "rollback": _roll_back,
 }
 _ROWS = read_package_table("dash/actions.toml")
-VERBS = {name: PageVerb(do=do, plan=plan, **_ROWS[name]) for name, (do, plan) in _FUNCTIONS.items()}
+VERBS = {name: PageVerb(act=act, **_ROWS[name]) for name, act in _FUNCTIONS.items()}
 """By the name in requests. A further action is one line here, a table in actions.toml, and its name in `train_card`."""
 
 
@@ -214,11 +197,11 @@ def parse_instruction(body: bytes) -> PageInstruction:
 def carry_out(app: App, instruction: PageInstruction) -> dict[str, object]:
     """Do what is asked for, or return the plan that a person must confirm first. Raises OpsctlError."""
     verb = VERBS[instruction.verb]
-    if verb.plan and not instruction.confirmed:
-        plan = verb.plan(app, instruction)
-        number = {} if plan.number is None else {"number": plan.number}
-        return {"done": False, "text": plan.text, **number}
-    text = verb.do(app, instruction)
+    is_plan = verb.is_confirmed and not instruction.confirmed
+    answer = verb.act(app, instruction, dry_run=is_plan)
+    text, number = answer.text, {} if answer.number is None else {"number": answer.number}
+    if is_plan:
+        return {"done": False, "text": text, **number}
     app.shared_queue.forget()
     facts: dict[str, object] = {
         "verb": instruction.verb,

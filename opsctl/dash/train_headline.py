@@ -1,6 +1,6 @@
 """The headline of a train: one sentence with a tone, from the status of the train. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -147,15 +147,20 @@ _TONE_BY_SEVERITY: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.A
 
 
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
-    describe = _DESCRIPTIONS.get(status.state)
-    if describe is None:
-        return Headline(tone=Tone.QUIET, text="not submitted yet; opsctl launch submits the train")
-    return describe(status, history)
-
-
-def _describe_unknown(status: TrainStatus, _: TrainHistory) -> Headline:
-    text = status.slurm or next(iter(status.notes), "") or "the state is unknown"
-    return Headline(tone=Tone.UNKNOWN, text=text)
+    match status.state:
+        case "held":
+            return _describe_hold(status, history)
+        case "ended":
+            return _describe_ended(status, history)
+        case "queued" | "running":
+            return _describe_live(status)
+        case "finished":
+            text = f"finished at {status.progress.place}" if status.progress else "the last step is done"
+            return Headline(tone=Tone.GREEN, text=text, since=status.last_attempt.at if status.last_attempt else None)
+        case "unknown":
+            text = status.slurm or next(iter(status.notes), "") or "the state is unknown"
+            return Headline(tone=Tone.UNKNOWN, text=text)
+    return Headline(tone=Tone.QUIET, text="not submitted yet; opsctl launch submits the train")
 
 
 def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
@@ -166,20 +171,13 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
     return Headline(tone=tone, text=describe_cause(history) or f"{last.outcome}: {last.why}", since=last.at)
 
 
-def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
-    text = f"finished at {status.progress.place}" if status.progress else "the last step is done"
-    return Headline(tone=Tone.GREEN, text=text, since=status.last_attempt.at if status.last_attempt else None)
-
-
-def _describe_queued(status: TrainStatus, _: TrainHistory) -> Headline:
+def _describe_live(status: TrainStatus) -> Headline:
+    if status.state == "running":
+        since = status.running[0].since if status.running else None
+        return Headline(tone=Tone.GREEN, text=status.stop or _describe_running(status), since=since)
     if any(waiting.kind is WaitKind.NEVER for waiting in status.waiting or ()):
         return Headline(tone=Tone.AMBER, text=next(iter(status.notes), ""))
     return Headline(tone=Tone.GREEN, text=_describe_waiting(status))
-
-
-def _describe_run(status: TrainStatus, _: TrainHistory) -> Headline:
-    since = status.running[0].since if status.running else None
-    return Headline(tone=Tone.GREEN, text=status.stop or _describe_running(status), since=since)
 
 
 def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
@@ -238,14 +236,3 @@ def _describe_running(status: TrainStatus) -> str:
 def _describe_waiting(status: TrainStatus) -> str:
     waiting = status.waiting[0] if status.waiting else None
     return waiting.why or waiting.reason if waiting else "waiting"
-
-
-_DESCRIPTIONS: Mapping[str, Callable[[TrainStatus, TrainHistory], Headline]] = {
-    "unknown": _describe_unknown,
-    "held": _describe_hold,
-    "ended": _describe_ended,
-    "finished": _describe_finished,
-    "queued": _describe_queued,
-    "running": _describe_run,
-}
-"""By the state of the train."""

@@ -16,7 +16,7 @@ from opsctl.base.model import Node
 from opsctl.dash.page_access import Role
 from opsctl.dash.pages import render_files
 from opsctl.dash.refresher import SOON_S
-from opsctl.dash.steering import VERBS, PageInstruction, PagePlan, PageVerb
+from opsctl.dash.steering import VERBS, PageAnswer, PageInstruction, PageVerb
 from opsctl.guard.attempt_record import Start
 from opsctl.host.system import SystemClock
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Held
@@ -127,16 +127,15 @@ def test_hold_shows_its_plan_before(chromium: Browser, visitor: Visitor, site: D
 def test_rollback_is_confirmed_twice(chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[PageInstruction] = []
 
-    def plan(_: App, instruction: PageInstruction) -> PagePlan:
+    def act(_: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
         if instruction.number is None:
             raise InputError("tr11: --to must name the step; checkpoints exist of steps 100")
-        return PagePlan(text="would go back to step 100\ncheckpoint: global_step100", number=100)
-
-    def start(_: App, instruction: PageInstruction) -> str:
+        if dry_run:
+            return PageAnswer(text="would go back to step 100\ncheckpoint: global_step100", number=100)
         started.append(instruction)
-        return "the rollback to step 100 has started"
+        return PageAnswer(text="the rollback to step 100 has started")
 
-    monkeypatch.setitem(dict_of_verbs(), "rollback", replace(VERBS["rollback"], plan=plan, do=start))
+    monkeypatch.setitem(dict_of_verbs(), "rollback", replace(VERBS["rollback"], act=act))
     site = make_site(tmp_path)
     checkpoint = site.run("tr11").checkpoints / "global_step100"
     checkpoint.mkdir()
@@ -165,12 +164,13 @@ def test_late_plan_does_not_reach_another_dialog(
 ) -> None:
     answer = threading.Event()
 
-    def plan(_: App, instruction: PageInstruction) -> PagePlan:
+    def plan(_: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+        assert dry_run
         if instruction.train == "tr11":
             answer.wait(250)
-        return PagePlan(text=f"the plan of {instruction.train}", number=7)
+        return PageAnswer(text=f"the plan of {instruction.train}", number=7)
 
-    monkeypatch.setitem(dict_of_verbs(), "hold", replace(VERBS["hold"], plan=plan))
+    monkeypatch.setitem(dict_of_verbs(), "hold", replace(VERBS["hold"], act=plan))
     enter(chromium, visitor, Role.ACT)
     chromium.evaluate("document.querySelector('.train button[data-verb=hold][data-train=tr11]').click()")
     chromium.evaluate("document.querySelector('#act-cancel').click()")
