@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from opsctl.nodes.exclusions import Exclusions
     from opsctl.nodes.history import NodeHistory
     from opsctl.nodes.remote.fanout import Fanout
-    from opsctl.preflight.gather_facts import LaunchPlace
     from opsctl.slurm.steps import ShortJob
 
 log = logging.getLogger(__name__)
@@ -272,21 +271,6 @@ class App:
         except MissingPackage as error:  # the other shells may reach the node
             return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
         return Ssh.from_settings(self.site.remote, self.clock)
-
-    def place(self, run: RunDir, user: str) -> LaunchPlace:
-        """Return the surroundings that preflight checks before `user` launches `run` from the working directory."""
-        from opsctl.preflight.gather_facts import LaunchPlace  # noqa: PLC0415 (slow import: launch only)
-
-        return LaunchPlace(
-            run=run,
-            base=Path.cwd(),
-            filesystems=self.site.filesystem,
-            history=self.history.all(),
-            user=user,
-            measured=self.site_dir.path / "watch" / "fs_quota",
-            runner=self.runner,
-            now=self.clock.now(),
-        )
 
     def find(self, train: str) -> RunDir:
         """Return the run directory of a train, by name or path. Raises InputError."""

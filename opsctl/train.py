@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
 from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.prepare_launch import LaunchOptions, prepare_train
 from opsctl.actions.steer_train import Released, SwitchResult, arm_switch, hold_train, release_train, submit
 from opsctl.base.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.base.model import LaunchPlan
 from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.launch.train_paths import load_resolved
-from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml
 from opsctl.state.reasons import as_written

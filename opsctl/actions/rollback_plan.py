@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from opsctl.actions.check_train import list_allowed, list_problems
+from opsctl.actions.prepare_launch import refuse_errors, show_warnings
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, RunDirError
 from opsctl.base.findings import Severity
@@ -23,8 +25,6 @@ from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_state import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
 from opsctl.launch.train_paths import match_paths, resolve_paths
-from opsctl.preflight.check_train import list_allowed, list_problems
-from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
 from opsctl.settings.rollback import RollbackSettings, fill
 from opsctl.settings.write_toml import set_keys

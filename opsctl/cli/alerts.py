@@ -20,18 +20,15 @@ from opsctl.cli.command_names import SuggestingGroup
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Duration, Moment, required_reason
 from opsctl.cli.output import (
+    SEVERITY_STYLES,
     app_and_json,
     app_json_and_dry_run,
     make_table,
-    print_json,
     print_on_stderr,
     print_result,
-    print_table,
-    print_text,
     print_unless_json,
     report_problems,
     train_argument,
-    wants_json,
 )
 from opsctl.state.files import MAX_STATE_BYTES
 from opsctl.state.journal import actor
@@ -77,29 +74,24 @@ def list_alerts(app: App, *, show_all: bool) -> None:
     entries = [entry for entry in state.entries.values() if {entry.severity, entry.latest_severity} != calm]
     silences = state.in_force(now)
     undelivered, abandoned = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
-    if wants_json():
-        print_json(
-            {
-                "open": [_as_data(state, entry, now) for entry in entries],
-                "silences": silences,
-                "undelivered": [_item_as_data(outbox_item) for outbox_item in undelivered],
-                "abandoned": [_item_as_data(outbox_item) for outbox_item in abandoned],
-            }
-        )
-        return
-    print_table(_table(state, entries, now)) if entries else print_text("no open alerts")
+    data = {
+        "open": [_as_data(state, entry, now) for entry in entries],
+        "silences": silences,
+        "undelivered": list(map(_item_as_data, undelivered)),
+        "abandoned": list(map(_item_as_data, abandoned)),
+    }
+    lines = []
     for planned in app.site.alerts.silences:
         if is_in_force(planned, now, app.site.alerts.time_zone):
             when = planned.hours or f"until {planned.until}"
-            print_text(f"silenced {when} by site.toml: {', '.join(planned.keys)}: {planned.reason}")
+            lines.append(f"silenced {when} by site.toml: {', '.join(planned.keys)}: {planned.reason}")
     for silence in silences:
         begin = f"from {silence.since:%Y-%m-%d %H:%M} " if silence.since and silence.since > now else ""
         until = f"until {silence.until:%Y-%m-%d %H:%M} UTC"
-        print_text(f"silenced {begin}{until}: {silence.pattern}, by {silence.by}: {silence.reason}")
-    for item in undelivered:
-        print_text(f"not delivered yet by {item.channel}: {item.message.subject}{_describe_delivery(item, now)}")
-    for item in abandoned:
-        print_text(f"delivery by {item.channel} abandoned: {item.message.subject}{_describe_delivery(item, now)}")
+        lines.append(f"silenced {begin}{until}: {silence.pattern}, by {silence.by}: {silence.reason}")
+    lines += [f"not delivered yet by {item.channel}: {_describe_delivery(item, now)}" for item in undelivered]
+    lines += [f"delivery by {item.channel} abandoned: {_describe_delivery(item, now)}" for item in abandoned]
+    print_result(data, _table(state, entries, now) if entries else "no open alerts", *lines)
 
 
 @alerts.command()
@@ -160,8 +152,7 @@ def test_alerts(app: App) -> int:
     for channel, error in dispatch.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
         print_unless_json(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
-    if wants_json():
-        print_json(results)
+    print_result(results)
     for place, path in dispatch.find_exposed_secrets(app.alerting):
         print_on_stderr(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}")
     return 0 if all(result["delivered"] for result in results) else 1
@@ -308,9 +299,9 @@ def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Tab
     rows = [
         (
             entry.key,
-            Text(entry.severity, STYLES[entry.severity]),
+            Text(entry.severity, SEVERITY_STYLES[entry.severity]),
             f"{entry.since:%Y-%m-%d %H:%M}",
-            Text(entry.latest_severity, STYLES[entry.latest_severity]),
+            Text(entry.latest_severity, SEVERITY_STYLES[entry.latest_severity]),
             entry.finding.summary if entry.finding else "",
             _marks(state, entry, now),
         )
@@ -336,8 +327,9 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
 
 
 def _describe_delivery(item: OutboxItem, now: datetime) -> str:
+    subject = item.message.subject
     if item.is_held_back(now):
-        return f" (held until the quiet hours end, {item.not_before or now:%H:%M} UTC)"
+        return f"{subject} (held until the quiet hours end, {item.not_before or now:%H:%M} UTC)"
     by = f"; also sent by {item.fallback}" if item.fallback else ""
     times = f"{item.tries} attempt{'s' if item.tries != 1 else ''}"
-    return f" ({times}{f': {item.error}' if item.error else ''}{by})"
+    return f"{subject} ({times}{f': {item.error}' if item.error else ''}{by})"

@@ -25,10 +25,7 @@ from opsctl.cli.output import (
     app_json_and_dry_run,
     json_option,
     make_table,
-    print_json,
     print_result,
-    print_table,
-    print_text,
     print_unless_json,
     train_argument,
     wants_json,
@@ -64,22 +61,17 @@ def find_foreign(run: RunDir) -> tuple[list[SaveDirectory], list[FoundCheckpoint
 
 def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundCheckpoint]) -> None:
     """Print the checkpoints, and where opsctl looked for them."""
-    if wants_json():
-        print_json([{**asdict(checkpoint), "written": checkpoint.written} for checkpoint in found])
-        return
     rows = []
     for checkpoint in found:
         step = "?" if checkpoint.step is None else str(checkpoint.step)
         texts = (step, checkpoint.completeness.value, format_time(checkpoint.written), str(checkpoint.path))
         rows.append((*texts, checkpoint.reason))
-    if rows:
-        print_table(make_table(rows, ("step", "state", "written", "path", "reason")))
-        if all(checkpoint.is_partial for checkpoint in found):
-            print_text(", ".join(describe_stepless(found, MAX_LISTED)))
-    else:
-        print_text("no checkpoints")
-    for directory in directories:
-        print_text(f"searched: {directory.path} ({directory.reason})")
+    lines = [f"searched: {directory.path} ({directory.reason})" for directory in directories]
+    if rows and all(checkpoint.is_partial for checkpoint in found):
+        lines.insert(0, ", ".join(describe_stepless(found, MAX_LISTED)))
+    table = make_table(rows, ("step", "state", "written", "path", "reason"))
+    data = [{**asdict(checkpoint), "written": checkpoint.written} for checkpoint in found]
+    print_result(data, table if rows else "no checkpoints", *lines)
 
 
 @click.group(cls=SuggestingGroup)
@@ -145,10 +137,7 @@ def verify(app: App, train: str, *, step: int | None) -> int:
             {"step": checkpoint.step, "path": str(checkpoint.path), "verdict": verdict, "problems": problems}
         )
         print_unless_json("\n  ".join([f"{checkpoint.path.name}: {verdict}", *problems]))
-    if wants_json():
-        print_json(verdicts)
-    elif not verdicts:
-        print_text(f"{train}: no checkpoints")
+    print_result(verdicts, *([] if verdicts else [f"{train}: no checkpoints"]))
     return int(any(row["problems"] for row in verdicts))
 
 

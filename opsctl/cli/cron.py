@@ -19,12 +19,9 @@ from opsctl.cli.output import (
     app_and_json,
     app_json_and_dry_run,
     cell,
-    console,
     make_table,
     print_json,
     print_result,
-    print_table,
-    print_text,
     print_unless_json,
     wants_json,
 )
@@ -56,14 +53,9 @@ def status(app: App) -> int:
     opsctl cron status
     """
     cron_status = read_cron_status(app.cron)
-    if wants_json():
-        print_json(cron_status)
-    else:
-        for line in _head(cron_status, app.clock.now()):
-            console().print(line)
-        print_table(_table(cron_status, app.cron.zone))
-        if any(entry.output for entry in cron_status.entries):
-            console().print(f"output of entries: {app.cron.place.output}", style="dim")
+    head, table = _head(cron_status, app.clock.now()), _table(cron_status, app.cron.zone)
+    outputs = Text(f"output of entries: {app.cron.place.output}", "dim")
+    print_result(cron_status, *head, table, *([outputs] * any(entry.output for entry in cron_status.entries)))
     return int(cron_status.is_overdue)
 
 
@@ -242,18 +234,17 @@ def _tick(app: App, slot: datetime | None) -> int:
     except LeaseBusy as error:
         log.warning(error.message)
         return 0
-    if wants_json():
-        print_json(ran)
-    elif slot is None:
-        for id, entry_run in ran.items():
-            result = " ".join(filter(None, (entry_run.result, entry_run.detail)))
-            print_text(f"{id}: {result}, {format_duration(entry_run.seconds)}")
+    lines = []
+    for id, entry_run in ran.items() if slot is None else ():
+        result = " ".join(filter(None, (entry_run.result, entry_run.detail)))
+        lines.append(f"{id}: {result}, {format_duration(entry_run.seconds)}")
+    print_result(ran, *lines)
     return 1 if work.problems else 0
 
 
 @cron.command()
 @app_json_and_dry_run
-def prune(app: App, *, dry_run: bool) -> None:
+def prune(app: App, *, dry_run: bool) -> int:
     """Remove old output of cron entries, and pack old logs.
 
     Removes output older than `keep_days`, and the leftovers of killed writers. Packs the logs and the evidence of old
@@ -282,8 +273,7 @@ def prune(app: App, *, dry_run: bool) -> None:
     lines = [f"{step.verb:<6}  {format_size(step.size):>8}  {step.path}" for step in steps]
     lines += problems if dry_run else [*problems, f"removed {removed} file{'s' * (removed != 1)}"]
     print_result({"removed": removed, "steps": steps, "problems": problems}, "\n".join(lines) or "nothing is due")
-    if problems:
-        click.get_current_context().exit(1)
+    return int(bool(problems))
 
 
 def _leave(number: int, _: object) -> None:

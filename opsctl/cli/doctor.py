@@ -54,7 +54,7 @@ class DoctorRow:
 @click.option("--security", is_flag=True, help="Check who else could read or change what opsctl uses.")
 @click.option("--keep", is_flag=True, help="Show what files take how much, and what bounds them.")
 @app_and_json
-def doctor(app: App, *, security: bool, keep: bool) -> None:
+def doctor(app: App, *, security: bool, keep: bool) -> int:
     """Check that everything opsctl needs is installed.
 
     Each row shows a check, the result, and the command that repairs it. Exit 1 if a required part is missing.
@@ -81,8 +81,7 @@ def doctor(app: App, *, security: bool, keep: bool) -> None:
         (Text(row.severity, STYLES[row.severity]), row.check, row.result, cell(row.advice, "bold")) for row in rows
     ]
     print_result(rows, make_table(cells))
-    if any(row.severity in {"missing", "unsafe"} for row in rows):
-        click.get_current_context().exit(1)
+    return int(any(row.severity in {"missing", "unsafe"} for row in rows))
 
 
 def _security(app: App) -> Iterator[DoctorRow]:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from opsctl.actions.check_train import list_allowed, list_problems
 from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.prepare_launch import refuse_errors, show_warnings
 from opsctl.actions.steer_train import arm_switch
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
@@ -16,8 +18,6 @@ from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
-from opsctl.preflight.check_train import list_allowed, list_problems
-from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import load_train
 from opsctl.state.events import Allowed
 from opsctl.state.lease import lease

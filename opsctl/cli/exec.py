@@ -1,6 +1,8 @@
 """`opsctl exec`: run a command on many nodes; equal answers are shown once."""
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import chain
 
 import click
 
@@ -9,7 +11,7 @@ from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer
 from opsctl.cli.node_view import NodeView, check_named
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import app_and_json, print_json, print_text, wants_json
+from opsctl.cli.output import app_and_json, print_result
 from opsctl.nodes.remote.fanout import AnswerGroup, group_answers
 
 
@@ -18,7 +20,7 @@ from opsctl.nodes.remote.fanout import AnswerGroup, group_answers
 @click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit of one node.")
 @click.argument("command", nargs=-1, required=True)
 @app_and_json
-def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...]) -> None:
+def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...]) -> int:
     """Run a command on many nodes and group the output.
 
     Reaches nodes through running jobs, short jobs or ssh, as `remote.ways` allows. A single word is run by a shell on
@@ -32,27 +34,21 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...])
     view = NodeView(app)
     argv = ("sh", "-c", command[0]) if len(command) == 1 else command
     answers = view.fanout().run(view.chosen(nodes), argv, timeout=timeout.total_seconds())
-    if wants_json():
-        print_json(list(answers.values()))
-    else:
-        for group in group_answers(answers.values()):
-            _show(group)
-        _print_exit_codes(list(answers.values()))
-    if any(answer.code != 0 for answer in answers.values()):
-        click.get_current_context().exit(1)
+    done = list(answers.values())
+    lines = chain.from_iterable(map(_describe, group_answers(done)))
+    print_result(done, *lines, *_list_exit_codes(done))
+    return int(any(answer.code != 0 for answer in done))
 
 
-def _show(group: AnswerGroup) -> None:
+def _describe(group: AnswerGroup) -> Iterator[str]:
     answer = group.answer
     outcome = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
-    print_text(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {outcome}"))
-    for text in (answer.out, answer.err):
-        if text:
-            print_text(text.rstrip("\n"))
+    yield f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {outcome}")
+    yield from (text.rstrip("\n") for text in (answer.out, answer.err) if text)
 
 
-def _print_exit_codes(answers: list[Answer]) -> None:
+def _list_exit_codes(answers: Sequence[Answer]) -> Iterator[str]:
     codes = sorted({answer.code for answer in answers}, key=lambda code: (code is None, code))
     for code in codes:
         names = [answer.node for answer in answers if answer.code == code]
-        print_text(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")
+        yield f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}"

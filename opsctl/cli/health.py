@@ -1,29 +1,21 @@
 """`opsctl health`: check the health of nodes and show the evidence."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
 from typing import NoReturn
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
 from opsctl.base.nodesets import fold
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
-from opsctl.cli.output import (
-    app_and_json,
-    cell,
-    make_table,
-    print_json,
-    print_on_stderr,
-    print_table,
-    print_text,
-    wants_json,
-)
+from opsctl.cli.output import app_and_json, cell, make_table, print_result, report_problems, wants_json
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_local import check_this_node, report
@@ -63,7 +55,7 @@ def health(
     node_local: bool,
     record: bool,
     verbose: bool,
-) -> None:
+) -> int:
     """Check the health of nodes and show the evidence.
 
     Checks GPUs, memory, links, kernel log, mounts, network and clock of NODES, or of the nodes of running trains. With
@@ -84,19 +76,16 @@ def health(
         raise click.UsageError(f"--fio {fio}: must be an absolute path.")
     view = NodeView(app)
     if record and not (view.trains_on or nodes or train or partition or every):
-        return
+        return 0
     chosen = view.chosen(nodes, train=train, partition=partition, every=every)
     if new_baseline:
         app.history.forget_baseline(chosen)
     checked = view.check(chosen, dcgm=dcgm or 0, fio=fio, train=train)
-    if wants_json():
-        print_json([_row(app, checked, verdict) for verdict in checked.verdicts])
-    else:
-        show(checked.verdicts, verbose=verbose)
-        for problem in checked.problems:
-            print_on_stderr(f"opsctl: {problem}")
-    if not record and any(verdict.is_bad for verdict in checked.verdicts):
-        click.get_current_context().exit(1)
+    data = [_row(app, checked, verdict) for verdict in checked.verdicts]
+    print_result(data, *describe_verdicts(checked.verdicts, verbose=verbose))
+    if not wants_json():
+        report_problems(checked.problems)
+    return int(not record and any(verdict.is_bad for verdict in checked.verdicts))
 
 
 def _check_this_machine(app: App, selection: str, *, verbose: bool) -> NoReturn:
@@ -108,8 +97,8 @@ def _check_this_machine(app: App, selection: str, *, verbose: bool) -> NoReturn:
     sys.exit(report(verdict, verbose=verbose, as_json=wants_json()))
 
 
-def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
-    """Print a table with the worst nodes first, and a line per verdict."""
+def describe_verdicts(verdicts: Sequence[Verdict], *, verbose: bool = False) -> Iterator[str | Table]:
+    """Yield a table with the worst nodes first, and a line per verdict."""
     rows: list[tuple[str | Text, ...]] = []
     for health in ORDER:
         group = [verdict for verdict in verdicts if verdict.health is health]
@@ -122,11 +111,11 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
             rows.append((verdict.node, Text(health.value, style=STYLES[health]), *first))
             rows += [("", "", *words) for words in others]
     if rows:
-        print_table(make_table(rows))
+        yield make_table(rows)
     for health in reversed(ORDER):
         names = [verdict.node for verdict in verdicts if verdict.health is health]
         if names:
-            print_text(f"{len(names)} {health.value}: {fold(names)}")
+            yield f"{len(names)} {health.value}: {fold(names)}"
 
 
 def _matters(result: CheckResult, verdict: Verdict) -> bool:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
+from opsctl.actions.prepare_launch import LaunchOptions, prepare_launch
 from opsctl.actions.steer_train import submit
 from opsctl.app import App
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result
-from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.cli.dependent_option import dependent_option
-from opsctl.cli.output import app_and_json, complete_trains, print_json, print_text, wants_json, write_file
+from opsctl.cli.output import app_and_json, complete_trains, print_result, print_text, write_file
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.prometheus import EFFECTIVE_EVERY_S, Fresh, exposition, listen, parse_address
 from opsctl.state.run_dir import RunDir
@@ -62,10 +62,8 @@ def metrics(app: App, trains: Sequence[str], *, textfile: Path | None, address: 
     metric_samples = [*gather(app, runs), *([] if quick else effective(app, runs, MAX_LOG_BYTES))]
     if textfile:
         write_file(textfile, exposition(metric_samples))
-    elif wants_json():
-        print_json(metric_samples)
     else:
-        click.echo(exposition(metric_samples), nl=False)
+        print_result(metric_samples, exposition(metric_samples).rstrip("\n"))
 
 
 def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: bool) -> NoReturn:

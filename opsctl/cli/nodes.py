@@ -11,16 +11,14 @@ from opsctl.app import App
 from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
 from opsctl.base.nodesets import fold
 from opsctl.base.tables import read_package_table
-from opsctl.cli.health import show
+from opsctl.cli.health import describe_verdicts
 from opsctl.cli.node_view import NodeView, all_option, check_named, max_option, partition_option, train_option
 from opsctl.cli.output import (
     app_and_json,
     app_json_and_dry_run,
     make_table,
-    print_json,
-    print_on_stderr,
+    print_parts,
     print_result,
-    print_text,
     print_unless_json,
     report_problems,
     wants_json,
@@ -51,7 +49,7 @@ from opsctl.state.lease import lease
 @click.option("--reason", default="requested manually", show_default=True, help="Reason that Slurm shows.")
 @max_option
 @app_json_and_dry_run
-def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool) -> None:
+def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool) -> int:
     """Reboot nodes once their jobs have ended.
 
     Runs `scontrol reboot ASAP`: NODES get no new job, reboot after their last job, and return to service. Reboots no
@@ -86,8 +84,7 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool) -> No
     lines += [f"leave {left.node}: {left.why}" for left in plan.left]
     data = {"plan": plan, "done": [{"node": node, "error": error} for node, error in done.items()]}
     print_result(data, "\n".join(lines))
-    if any(done.values()) or (plan.left and not plan.steps):
-        click.get_current_context().exit(1)
+    return int(any(done.values()) or (bool(plan.left) and not plan.steps))
 
 
 def _reboot(app: App, node: str, reason: str) -> str:
@@ -239,7 +236,7 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
     )
     done: list[NodeAction] = []
     if not wants_json():
-        show(checked.verdicts)
+        print_parts(*describe_verdicts(checked.verdicts))
     _print_plan(plan, "drain")
     if (plan.steps or plan.left) and not dry_run and not _propose(app, plan):
         done = _quarantine(app, view).drain(plan)
@@ -345,13 +342,10 @@ def _print_plan(plan: NodePlan, action: str) -> None:
 def _finish(
     plan: NodePlan, done: Sequence[NodeAction], checked: CheckedNodes, *, dry_run: bool, text: str = ""
 ) -> None:
-    if wants_json():
-        print_json({"plan": plan, "done": done, "report": text, "problems": checked.problems})
-        return
-    for problem in checked.problems:
-        print_on_stderr(f"opsctl: {problem}")
-    if dry_run and plan.steps:
-        print_text("a dry run: nothing was done")
+    if not wants_json():
+        report_problems(checked.problems)
+    lines = ["a dry run: nothing was done"] * (dry_run and bool(plan.steps))
     for node_action in done:
         why = f": {node_action.why}" if node_action.action != "undrained" else ""
-        print_text(f"{node_action.node}: {node_action.action}{why}")
+        lines.append(f"{node_action.node}: {node_action.action}{why}")
+    print_result({"plan": plan, "done": done, "report": text, "problems": checked.problems}, *lines)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from opsctl.base.errors import OpsctlError, writing
-from opsctl.base.findings import to_data
+from opsctl.base.findings import Severity, to_data
 from opsctl.state.files import make_directories, write_atomic
 from opsctl.telemetry.logs.log_lines import harmless, plain
 
@@ -24,6 +24,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 BLANKS = re.compile(r" +$", re.MULTILINE)
 
+SEVERITY_STYLES = {
+    Severity.OK: "green",
+    Severity.UNKNOWN: "magenta",
+    Severity.WARNING: "yellow",
+    Severity.CRITICAL: "red",
+}
 JSON_KEY = "opsctl.json"
 """Key in `meta` of click's context."""
 
@@ -89,14 +95,22 @@ def in_json(value: object) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def print_result(data: object, text: str | Table) -> None:
-    """Print `data` with --json, else the text or the table."""
+def print_result(data: object, *parts: str | RenderableType) -> None:
+    """Print `data` with --json, else the parts one below the other: texts, tables and other things that rich draws."""
     if wants_json():
         print_json(data)
-    elif isinstance(text, str):
-        print_text(text)
     else:
-        print_table(text)
+        print_parts(*parts)
+
+
+def print_parts(*parts: str | RenderableType) -> None:
+    for part in parts:
+        if isinstance(part, str):
+            print_text(part)
+        elif isinstance(part, Table):
+            print_table(part)
+        else:
+            console().print(part)
 
 
 def print_train_result(train: str, data: Mapping[str, object], text: str) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import click
 from rich.text import Text
 
+from opsctl.actions.check_train import check_train
 from opsctl.app import App
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import app_and_json, make_table, print_json, print_table, print_text, wants_json
-from opsctl.preflight.check_train import PreflightReport, check_train
+from opsctl.cli.output import app_and_json, make_table, print_result
 from opsctl.preflight.problem import Problem, ProblemSeverity
 
 STYLES = {ProblemSeverity.ERROR: "red", ProblemSeverity.WARNING: "yellow", ProblemSeverity.NOTE: "dim"}
@@ -20,7 +20,7 @@ STYLES = {ProblemSeverity.ERROR: "red", ProblemSeverity.WARNING: "yellow", Probl
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @allow_option
 @app_and_json
-def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...]) -> None:
+def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...]) -> int:
     """Check a train for known mistakes before launch.
 
     Checks settings, layout, memory, deadlines, disks, data and nodes of the train in FILE. Changes nothing. Exit 2 if
@@ -32,30 +32,22 @@ def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...]) -> 
     """
     report = check_train(app, file, allow)
     is_ok = report.is_ok(strict=strict)
-    if wants_json():
-        print_json({"train": report.train, "ok": is_ok, "findings": list(map(_to_json, report.problems))})
-    else:
-        _show(report)
-    if not is_ok:
-        click.get_current_context().exit(2)
+    data = {"train": report.train, "ok": is_ok, "findings": list(map(_to_json, report.problems))}
+    rows: list[tuple[str | Text, ...]] = []
+    for problem in report.problems:
+        rows.append((Text(problem.severity, style=STYLES[problem.severity]), problem.check, problem.what))
+        if problem.allowed:
+            rows.append(("", "", Text(f"an error, allowed by {problem.allowed}", style="dim")))
+        rows.append(("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim")))
+    counts = report.counts
+    text = ", ".join(
+        f"{count} {severity}{'s' * (count != 1)}" for severity in ProblemSeverity if (count := counts[severity])
+    )
+    summary = f"{report.train}: {text or 'no problems'}; {report.checks} checks"
+    print_result(data, *([make_table(rows)] if rows else []), summary)
+    return 0 if is_ok else 2
 
 
 def _to_json(problem: Problem) -> dict[str, Any]:
     fields = ("severity", "check", "kind", "facts", "what", "source", "remedy", "allowed")
     return {name: getattr(problem, name) for name in fields}
-
-
-def _show(report: PreflightReport) -> None:
-    if report.problems:
-        rows: list[tuple[str | Text, ...]] = []
-        for problem in report.problems:
-            rows.append((Text(problem.severity, style=STYLES[problem.severity]), problem.check, problem.what))
-            if problem.allowed:
-                rows.append(("", "", Text(f"an error, allowed by {problem.allowed}", style="dim")))
-            rows.append(("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim")))
-        print_table(make_table(rows))
-    counts = report.counts
-    text = ", ".join(
-        f"{count} {severity}{'s' * (count != 1)}" for severity in ProblemSeverity if (count := counts[severity])
-    )
-    print_text(f"{report.train}: {text or 'no problems'}; {report.checks} checks")

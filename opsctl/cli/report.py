@@ -17,12 +17,9 @@ from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Since
 from opsctl.cli.output import (
     app_and_json,
-    console,
     make_table,
     optional_train,
-    print_json,
-    print_text,
-    wants_json,
+    print_result,
     write_file,
 )
 from opsctl.report import formats
@@ -87,14 +84,8 @@ def report(
         from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, only for --html)
 
         write_file(html, render_page(report_))
-    if wants_json():
-        print_json(formats.to_json(report_))
-    elif markdown:
-        print_text(formats.markdown(report_))
-    elif html:
-        print_text(f"{html}: {formats.render_headline(report_)}")
-    else:
-        console().print(page(report_))
+    shown = f"{html}: {formats.render_headline(report_)}" if html else page(report_)
+    print_result(formats.to_json(report_), formats.markdown(report_) if markdown else shown)
 
 
 def page(report: Report) -> RenderableType:

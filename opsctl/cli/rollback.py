@@ -22,10 +22,8 @@ from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option, reason_option
 from opsctl.cli.output import (
     app_json_and_dry_run,
-    print_json,
     print_on_stderr,
     print_result,
-    print_text,
     train_argument,
     wants_json,
 )
@@ -177,22 +175,16 @@ def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool) -
     now = read_files(run)
     assert now is not None  # app.find() found train.toml
     difference = "" if plan.is_done else diff(now, plan.files)
-    if wants_json():
-        print_json(
-            {
-                **_to_json(plan),
-                "would_change": not plan.is_done,
-                "would_set_aside": list(map(str, plan.newer)),
-                "would_stop": [job.id for job in snapshot.active],
-                "diff": difference,
-            }
-        )
-        return
-    if plan.is_done and not dry_run:
-        return  # the result says so
-    print_text(_join(run, describe_plan(plan, snapshot, dry_run=dry_run)))
-    if difference:
-        print_text(difference)
+    data = {
+        **_to_json(plan),
+        "would_change": not plan.is_done,
+        "would_set_aside": list(map(str, plan.newer)),
+        "would_stop": [job.id for job in snapshot.active],
+        "diff": difference,
+    }
+    if not plan.is_done or dry_run:  # else the result says so
+        text = _join(run, describe_plan(plan, snapshot, dry_run=dry_run))
+        print_result(data, *filter(None, (text, difference)))
 
 
 def _to_json(plan: RollbackPlan) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`opsctl stacks`: the stack and the last collective of every rank, silent and odd ranks first."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +16,7 @@ from opsctl.base.nodesets import expand
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.options import Amount, list_files
-from opsctl.cli.output import app_and_json, optional_train, print_json, print_text, wants_json
+from opsctl.cli.output import app_and_json, optional_train, print_result
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
 from opsctl.diagnosis.nccl_debug import MORE_OUTPUT, NcclSummary, read_nccl_debug, render_nccl
@@ -186,29 +186,25 @@ def _show(
     *,
     dumps: list[FlightDump],
     ranks: int | None = None,
-    notes: list[str] | None = None,
+    notes: Sequence[str] = (),
     nccl: NcclSummary | None = None,
 ) -> None:
-    if wants_json():
-        groups = [
-            {
-                "place": group.spot.describe(),
-                "known": group.is_known,
-                "ranks": [
-                    {"node": stack.node, "rank": stack.rank, "pid": stack.pid, "state": stack.state}
-                    for stack in group.stacks
-                ],
-                "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
-            }
-            for group in group_stacks(stacks)
-        ]
-        answered = sum(not stack.is_silent for stack in stacks)
-        recorded = {"flight_dumps": len(dumps), "collectives": list(map(asdict, find_problems(dumps)))}
-        recorded |= {"nccl": _describe_nccl(nccl)} if nccl else {}
-        print_json({"groups": groups, "answered": answered, "ranks": ranks, "notes": notes or [], **recorded})
-        return
+    groups = [
+        {
+            "place": group.spot.describe(),
+            "known": group.is_known,
+            "ranks": [
+                {"node": stack.node, "rank": stack.rank, "pid": stack.pid, "state": stack.state}
+                for stack in group.stacks
+            ],
+            "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
+        }
+        for group in group_stacks(stacks)
+    ]
+    answered = sum(not stack.is_silent for stack in stacks)
+    recorded = {"flight_dumps": len(dumps), "collectives": list(map(asdict, find_problems(dumps)))}
+    recorded |= {"nccl": _describe_nccl(nccl)} if nccl else {}
+    data = {"groups": groups, "answered": answered, "ranks": ranks, "notes": notes, **recorded}
     homes = {stack.rank: stack.node for stack in stacks if stack.rank is not None}
-    for line in [*render_stacks(stacks, ranks=ranks), *describe_dumps(dumps, homes), *(notes or [])]:
-        print_text(line)
-    for line in render_nccl(nccl) if nccl and nccl.lines else ():
-        print_text(line)
+    lines = [*render_stacks(stacks, ranks=ranks), *describe_dumps(dumps, homes), *notes]
+    print_result(data, *lines, *(render_nccl(nccl) if nccl and nccl.lines else ()))

@@ -2,20 +2,21 @@
 
 import random
 import sys
+from collections.abc import Iterator
 
 import click
 
 from opsctl.app import App
 from opsctl.base.nodesets import fold
-from opsctl.cli.health import show
+from opsctl.cli.health import describe_verdicts
 from opsctl.cli.node_view import NodeView, make_train_option, partition_option
 from opsctl.cli.nodes import carry_out
 from opsctl.cli.options import Amount
-from opsctl.cli.output import app_json_and_dry_run, print_json, print_on_stderr, print_result, print_text, wants_json
+from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result, wants_json
 from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, estimate_minutes, judge_nodes
 from opsctl.nodes.collective_test.node_search import SearchResult, find_intermittent
 from opsctl.nodes.drain_plan import plan_drain
-from opsctl.nodes.health.node_state import Health, Verdict
+from opsctl.nodes.health.node_state import Health
 
 
 @click.command("test-nodes")
@@ -68,7 +69,7 @@ def test_nodes(
     rounds: int,
     drain: bool,
     dry_run: bool,
-) -> None:
+) -> int:
     """Test that nodes compute and communicate together.
 
     Tests NODES, or the nodes of running trains. Every node first allocates memory on each device alone; then all nodes
@@ -91,7 +92,7 @@ def test_nodes(
     if dry_run and not drain:
         text = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
         print_result({"would_test": chosen}, text)
-        return
+        return 0
     options = TestOptions(python=python, timeout_s=seconds, size_mib=megabytes, interface=interface)
     with view.hold(chosen, minutes=estimate_minutes(options, len(chosen), pairs + rounds)) as fanout:
         test = CollectiveTest(
@@ -109,28 +110,22 @@ def test_nodes(
     verdicts = judge_nodes(test, alone, result, speeds, intermittent)
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None
-    if wants_json():
-        found = {"nodes": verdicts, "apart": result.apart, "gigabytes_per_s": speeds}
-        print_json({**found, "rounds": test.rounds, "plan": plan})
-    else:
-        _show(test, result, speeds, verdicts)
+    found = {"nodes": verdicts, "apart": result.apart, "gigabytes_per_s": speeds}
+    lines = [*describe_verdicts(verdicts), *_describe(test, result, speeds)]
+    print_result({**found, "rounds": test.rounds, "plan": plan}, *lines)
     if plan:
         carry_out(app, view, plan, dry_run=dry_run)
-    if any(verdict.is_bad for verdict in verdicts):
-        click.get_current_context().exit(1)
+    return int(any(verdict.is_bad for verdict in verdicts))
 
 
-def _show(test: CollectiveTest, result: SearchResult, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
-    show(verdicts)
+def _describe(test: CollectiveTest, result: SearchResult, speeds: dict[str, float]) -> Iterator[str]:
     for left, right in result.apart:
-        print_text(
-            f"{fold(left)} and {fold(right)} work alone, but not together: check the links and switches between them"
-        )
+        yield f"{fold(left)} and {fold(right)} work alone, but not together: check the links and switches between them"
     whole = next(
         (round for round in test.rounds if round.passed == (True,) and round.gigabytes_per_s[0] is not None), None
     )
     if whole:
-        print_text(f"all-reduce over {len(whole.groups[0])} nodes: {whole.gigabytes_per_s[0]:.2f} GB/s")
+        yield (f"all-reduce over {len(whole.groups[0])} nodes: {whole.gigabytes_per_s[0]:.2f} GB/s")
     if speeds:
         slowest = min(speeds, key=lambda node: speeds[node])
-        print_text(f"in pairs: {min(speeds.values()):.2f} to {max(speeds.values()):.2f} GB/s, the slowest {slowest}")
+        yield (f"in pairs: {min(speeds.values()):.2f} to {max(speeds.values()):.2f} GB/s, the slowest {slowest}")

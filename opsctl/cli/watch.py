@@ -11,14 +11,21 @@ from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Severity
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import app_and_json, complete_trains, print_json, print_on_stderr, print_text, wants_json
+from opsctl.cli.output import (
+    SEVERITY_STYLES,
+    app_and_json,
+    complete_trains,
+    print_json,
+    print_on_stderr,
+    print_text,
+    wants_json,
+)
 from opsctl.host import log_config
 from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 
 NAGIOS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
-STYLES = {Severity.OK: "green", Severity.UNKNOWN: "magenta", Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
 CRON_CHECK_INTERVAL_S = 60.0
 """Time between two checks of a resident watch that cron still ticks."""
 
@@ -100,7 +107,7 @@ def _show(report: CycleReport, *, is_short: bool) -> None:
 
 
 def _line(finding: Finding) -> None:
-    severity = click.style(f"{finding.severity.value:9}", fg=STYLES[finding.severity])
+    severity = click.style(f"{finding.severity.value:9}", fg=SEVERITY_STYLES[finding.severity])
     print_text(f"{severity} {finding.key:28} {finding.summary}")
     if finding.is_ok:
         return

@@ -9,13 +9,13 @@ from functools import partial
 from itertools import chain, dropwhile
 from typing import Any
 
+from opsctl.actions.prepare_launch import LaunchOptions, prepare_train
 from opsctl.alerts.alert_history import AlertEvent, read_alert_history, read_deliveries
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.base.nodesets import expand
 from opsctl.base.units import format_duration
 from opsctl.guard.end_record import Action, Outcome
-from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.report.contents import AttemptReport
 from opsctl.report.train_report import read_train
 from opsctl.sandbox.faults import Fault, run_lines

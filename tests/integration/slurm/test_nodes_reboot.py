@@ -23,7 +23,7 @@ def opsctl(fresh_slurm: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pyt
     site.write_text(f'root = "{tmp_path}/trains"\ntrust_parents = true\n')
 
     def run(*words: str) -> Result:
-        return CliRunner().invoke(cli, ["--site", str(site), "nodes", *words])
+        return CliRunner().invoke(cli, ["--site", str(site), "nodes", *words], standalone_mode=False)
 
     run.sandbox = sandbox
     return run
@@ -36,7 +36,7 @@ def state(sandbox: Sandbox, name: str) -> str:
 
 def test_reboot_without_reboot_program_changes_nothing(opsctl) -> None:
     done = opsctl("reboot", "node001")
-    assert done.exit_code == 1
+    assert done.return_value == 1
     assert done.output.startswith("node001: not rebooted: scontrol refused: RebootProgram isn't defined")
     assert state(opsctl.sandbox, "node001") == "IDLE"
 
@@ -52,9 +52,9 @@ def test_busy_node_is_rebooted_later_within_the_cap(opsctl) -> None:
         in opsctl("reboot", "node002", "--reason", "Xid 79", "--dry-run").output
     )
     assert state(opsctl.sandbox, "node002") == "ALLOCATED"
-    assert opsctl("reboot", "node002", "--reason", "Xid 79").exit_code == 0
+    assert opsctl("reboot", "node002", "--reason", "Xid 79").return_value == 0
     assert "REBOOT_REQUESTED" in state(opsctl.sandbox, "node002")
     again = opsctl("reboot", "node[001-002]")
-    assert again.exit_code == 1
+    assert again.return_value == 1
     assert "leave node001: beyond the cap of 1 nodes" in again.output
     assert "leave node002: reboot already requested" in again.output

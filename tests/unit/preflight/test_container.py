@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.actions.check_train import check_train
 from opsctl.app import build
-from opsctl.preflight.check_train import check_train
 from opsctl.preflight.problem import Problem
 from tests.support.cases import read_cases
 

@@ -44,8 +44,9 @@ def home(tmp_path: Path, monkeypatch) -> Path:
 
 
 def check_security(home: Path) -> tuple[int, list[dict]]:
-    done = CliRunner().invoke(cli, ["--site", str(home / "site.toml"), "doctor", "--security", "--json"])
-    return done.exit_code, json.loads(done.output)
+    words = ["--site", str(home / "site.toml"), "doctor", "--security", "--json"]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    return done.return_value, json.loads(done.output)
 
 
 def list_unsafe(home: Path) -> list[dict]:

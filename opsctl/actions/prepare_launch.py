@@ -5,44 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
+from opsctl.actions.check_train import find_why_it_must_pass, list_allowed, list_problems
+from opsctl.app import App
 from opsctl.base.errors import ConfigError, OpsctlError
 from opsctl.base.nodesets import fold, nodeset
-from opsctl.base.ports import Clock
 from opsctl.checkpoints.save_directories import TrainCommand, find_in_command
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
 from opsctl.launch.revisions import Files, syntax_problems
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.submit import Launch, check_owner, new_nonce
-from opsctl.launch.train_arrays import TrainArrays
 from opsctl.launch.train_paths import load_resolved
-from opsctl.nodes.exclusions import Exclusion, Exclusions
-from opsctl.preflight.check_train import PreflightContext, find_why_it_must_pass, list_allowed, list_problems
+from opsctl.nodes.exclusions import Exclusion
 from opsctl.preflight.problem import Problem, ProblemSeverity
 from opsctl.settings.loader import TrainSettings
 from opsctl.state import run_dir
 from opsctl.state.run_dir import RunDir
-
-
-class LaunchContext(PreflightContext, Protocol):
-    """The parts of the App that a launch uses."""
-
-    @property
-    def site_path(self) -> Path | None: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def exclusions(self) -> Exclusions: ...
-
-    def arrays(self, run: RunDir) -> TrainArrays: ...
-
-    def check_trusted(self, run: RunDir) -> None: ...
-
-    def check_settings(self, file: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +38,18 @@ class LaunchOptions:
     """Checks whose errors become warnings."""
 
 
-def prepare_launch(
-    context: LaunchContext, file: Path, options: LaunchOptions, *, warn: Callable[[str], None]
-) -> Launch:
+def prepare_launch(app: App, file: Path, options: LaunchOptions, *, warn: Callable[[str], None]) -> Launch:
     """Check the train in `file` and plan its submission. Writes no file; calls `warn` with every warning.
 
     Raises ConfigError with all errors, InputError, NotTrusted, RunDirError, SlurmError.
     """
-    context.check_settings(file)
+    app.check_settings(file)
     train = load_resolved(file)
-    return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
+    return prepare_train(app, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
 
 
 def prepare_train(
-    context: LaunchContext,
+    app: App,
     train: TrainSettings,
     config: str,
     options: LaunchOptions,
@@ -84,39 +61,39 @@ def prepare_train(
 
     `config` is the text of its train.toml; `where` names its origin in errors.
     """
-    run = RunDir(context.root / train.name)
+    run = RunDir(app.root / train.name)
     check_owner(run)
-    check_not_rolling_back(run, context.clock)
-    exclusions = context.exclusions.now()
+    check_not_rolling_back(run, app.clock)
+    exclusions = app.exclusions.now()
     bad_nodes = [exclusion.node for exclusion in exclusions]
     if bad_nodes:
         warn(f"{train.name}: excludes {fold(bad_nodes)}, which opsctl judged bad; see opsctl nodes")
     spec = planning.job_spec(
         train,
-        context.site,
+        app.site,
         tasks=options.tasks,
         after=options.after,
         exclude=",".join(filter(None, (options.exclude, *bad_nodes))),
         nice=options.nice,
     )
-    _check_run_directory(context, run)
-    site_file = context.site_path and context.site_path.absolute()
-    code, refusals = _freeze(context, train, warn)
+    _check_run_directory(app, run)
+    site_file = app.site_path and app.site_path.absolute()
+    code, refusals = _freeze(app, train, warn)
     plan = planning.make_plan(
         train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=site_file, code=code
     )
-    problems = list_problems(context, train, spec, allow=options.allow, needs_slurm=True)
-    refuse_errors(where, problems, [*refusals, *syntax_problems(plan.body, context.runner)])
+    problems = list_problems(app, train, spec, allow=options.allow, needs_slurm=True)
+    refuse_errors(where, problems, [*refusals, *syntax_problems(plan.body, app.runner)])
     show_warnings(train.name, problems, warn)
     trainer = planning.trainer_json(train, Path.cwd())
     return Launch(
         plan=plan,
         files=Files(config=config, trainer=trainer, body=plan.body, code=code.record() if code else ""),
         code=code,
-        arrays=context.arrays(run),
-        clock=context.clock,
-        group=context.site.group,
-        check_trusted=lambda: context.check_trusted(run),
+        arrays=app.arrays(run),
+        clock=app.clock,
+        group=app.site.group,
+        check_trusted=lambda: app.check_trusted(run),
         expiring_exclusions=_list_expiring(exclusions, f"{train.slurm.exclude},{options.exclude}".strip(",")),
         allowed=list_allowed(problems),
     )
@@ -142,12 +119,10 @@ def show_warnings(train: str, problems: Sequence[Problem], warn: Callable[[str],
             warn(f"{train}: warning{allowed}: {_describe(problem)}")
 
 
-def _freeze(
-    context: LaunchContext, train: TrainSettings, warn: Callable[[str], None]
-) -> tuple[FrozenCode | None, list[str]]:
+def _freeze(app: App, train: TrainSettings, warn: Callable[[str], None]) -> tuple[FrozenCode | None, list[str]]:
     """Return the copy of the code that the launch makes, or the problem that prevents the copy."""
     try:
-        code = plan_freeze(train.setup, context.runner, root=context.root)
+        code = plan_freeze(train.setup, app.runner, root=app.root)
     except OpsctlError as error:
         return None, [f"{error.message}\n    -> {error.hint}" if error.hint else error.message]
     if code is None:
@@ -175,12 +150,12 @@ def _describe(problem: Problem) -> str:
     return f"{problem.what}\n    -> {problem.remedy}"
 
 
-def _check_run_directory(context: LaunchContext, run: RunDir) -> None:
+def _check_run_directory(app: App, run: RunDir) -> None:
     """Raise RunDirError, before any file is written, if others can write the run directory."""
     existing = next(path for path in (run.path, *run.path.parents) if path.exists())
-    if context.site.trust_parents and existing not in (run.path, context.root):
+    if app.site.trust_parents and existing not in (run.path, app.root):
         return
-    run_dir.check_trusted([existing], root=context.root if context.site.trust_parents else None)
+    run_dir.check_trusted([existing], root=app.root if app.site.trust_parents else None)
 
 
 def _list_expiring(exclusions: Sequence[Exclusion], permanent: str) -> tuple[tuple[str, datetime], ...]:

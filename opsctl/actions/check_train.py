@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
+from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, MissingProgram, OpsctlError
 from opsctl.base.model import JobSpec
 from opsctl.base.ports import Runner, TimedOut
@@ -35,8 +35,7 @@ from opsctl.preflight.problem import (
 )
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.container import ContainerTable
-from opsctl.settings.loader import SiteSettings, TrainSettings
-from opsctl.slurm.commands import Slurm
+from opsctl.settings.loader import TrainSettings
 from opsctl.state.events import Allowed
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
@@ -44,29 +43,6 @@ from opsctl.state.run_dir import RunDir
 SRUN_TIMEOUT_S = 10.0
 BEYOND_CHECKS = frozenset({"container"})
 """Names of problems that are not in CHECKS, and that can be allowed."""
-
-
-class PreflightContext(Protocol):
-    """The parts of the App that preflight uses."""
-
-    @property
-    def root(self) -> Path: ...
-
-    @property
-    def site(self) -> SiteSettings: ...
-
-    @property
-    def slurm(self) -> Slurm:
-        """Raises OpsctlError without Slurm."""
-
-    @property
-    def runner(self) -> Runner: ...
-
-    @property
-    def engine_runner(self) -> Runner:
-        """Runs programs in the environment of the configured Slurm."""
-
-    def place(self, run: RunDir, user: str) -> LaunchPlace: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +63,19 @@ class PreflightReport:
         return not self.counts[ProblemSeverity.ERROR] and not (strict and self.counts[ProblemSeverity.WARNING])
 
 
-def check_train(context: PreflightContext, file: Path, allow: Sequence[str] = ()) -> PreflightReport:
+def check_train(app: App, file: Path, allow: Sequence[str] = ()) -> PreflightReport:
     """Check the train in `file`. `allow` names checks whose errors become warnings.
 
     Raises ConfigError for an invalid file. Without Slurm, its facts are unknown.
     """
     train = load_resolved(file)
-    problems = list_problems(context, train, job_spec(train, context.site), allow=allow)
-    problems += [*_check_body(context, train), *_check_freeze(context, train)]
+    problems = list_problems(app, train, job_spec(train, app.site), allow=allow)
+    problems += [*_check_body(app, train), *_check_freeze(app, train)]
     return PreflightReport(train=train.name, problems=tuple(problems), checks=len(CHECKS))
 
 
 def list_problems(
-    context: PreflightContext,
+    app: App,
     train: TrainSettings,
     spec: JobSpec,
     *,
@@ -118,33 +94,42 @@ def list_problems(
     slurm: ClusterFacts | None = None
     unknown: dict[str, str] = {}
     try:
-        slurm = None if is_queued else gather_cluster(context.slurm, spec, actor())
+        slurm = None if is_queued else gather_cluster(app.slurm, spec, actor())
     except OpsctlError as refusal:
         if needs_slurm:
             raise
         unknown = {"Slurm": refusal.message}
-    recipe = read_recipe(train, context.root / train.name / train.setup.directory)
+    recipe = read_recipe(train, app.root / train.name / train.setup.directory)
     request = LaunchRequest(train=train, spec=spec, recipe=recipe)
-    problems = _judge(context, request, checks, slurm, unknown)
+    problems = _judge(app, request, checks, slurm, unknown)
     return sort_problems(_allow(problem, allowances.get(problem.check, "")) for problem in problems)
 
 
 def _judge(
-    context: PreflightContext,
+    app: App,
     request: LaunchRequest,
     checks: Sequence[Check],
     slurm: ClusterFacts | None,
     unknown: Mapping[str, str],
 ) -> list[Problem]:
     train, table = request.train, request.train.container
-    place = context.place(RunDir(context.root / train.name), actor())
+    place = LaunchPlace(
+        run=RunDir(app.root / train.name),
+        base=Path.cwd(),
+        filesystems=app.site.filesystem,
+        history=app.history.all(),
+        user=actor(),
+        measured=app.site_dir.path / "watch" / "fs_quota",
+        runner=app.runner,
+        now=app.clock.now(),
+    )
     facts = gather(request, place, slurm, unknown)
     if table is None:
         return judge(checks, request, facts)
     missing = _list_mounted(facts.misplaced_paths, train, table, place.run.path)
     facts = replace(facts, misplaced_paths=missing)
     # Compute nodes may have other programs and mounts than this machine.
-    of_container = [*_check_image(table), *_check_runtime(table, context.engine_runner), *_check_mounts(table)]
+    of_container = [*_check_image(table), *_check_runtime(table, app.engine_runner), *_check_mounts(table)]
     return [*judge(checks, request, facts), *of_container]
 
 
@@ -210,23 +195,23 @@ def _check_mounts(table: ContainerTable) -> Iterator[Problem]:
             yield warning("container.mount", source=source)
 
 
-def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Problem]:
+def _check_freeze(app: App, train: TrainSettings) -> list[Problem]:
     """Return the problem that prevents the copy of the code."""
     try:
-        plan_freeze(train.setup, context.runner, root=context.root)
+        plan_freeze(train.setup, app.runner, root=app.root)
     except OpsctlError as refusal:
         return [error("freeze.refused", problem=refusal.message, hint=refusal.hint or "correct it")]
     return []
 
 
-def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem]:
+def _check_body(app: App, train: TrainSettings) -> list[Problem]:
     problems: Sequence[str]
     try:
-        text = render_body(train, RunDir(context.root / train.name), python="python3")
+        text = render_body(train, RunDir(app.root / train.name), python="python3")
     except ConfigError as refusal:
         problems = refusal.problems
     else:
-        problems = syntax_problems(text, context.runner)
+        problems = syntax_problems(text, app.runner)
     return [error("body.invalid", problem=problem) for problem in problems]
 
 
