@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from opsctl.base.model import Job
     from opsctl.cron.cron_context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
-    from opsctl.guard.node_care import NodeCare
     from opsctl.launch.shared_queue import SharedQueue
     from opsctl.nodes.exclusions import Exclusions
     from opsctl.nodes.history import NodeHistory
@@ -213,21 +212,6 @@ class App:
         from opsctl.nodes.exclusions import Exclusions  # noqa: PLC0415 (as above)
 
         return Exclusions(site=self.site_dir, clock=self.clock)
-
-    @property
-    def node_care(self) -> NodeCare:
-        """The node actions of finalize."""
-        from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (slow import: finalize only)
-
-        return NodeCare(
-            jobs={},
-            site=self.site.health,
-            policy=self.site.policy,
-            history=self.history,
-            exclusions=self.exclusions,
-            clock=self.clock,
-            reach=lambda jobs, idle: self.fanout(jobs=jobs, idle=idle),
-        )
 
     def fanout(self, *, jobs: Mapping[str, str], idle: Collection[str]) -> Fanout:
         """Return the remote shells, in the site's order.

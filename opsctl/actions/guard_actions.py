@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +86,9 @@ def set_log_aside(app: App, train: RunDir) -> None:
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     """Return the node care that reaches the nodes of this job through the job."""
-    return replace(app.node_care, jobs=dict.fromkeys(list_allocated(env), own_job(env)))
+    from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (slow import: after the body has begun)
+
+    return NodeCare.of(app, dict.fromkeys(list_allocated(env), own_job(env)))
 
 
 def _count_waiting(app: App, train: RunDir) -> int | None:

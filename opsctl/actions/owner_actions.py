@@ -18,10 +18,11 @@ def reconcile_own_train(app: App, run: RunDir, *, show: Callable[[str], None] = 
     if not run.exists or not run.is_ours:
         return
     keep_cron_alive(app, show=show)
+    from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (as below)
     from opsctl.monitor import reconcile  # noqa: PLC0415 (a dry run starts without the guard)
 
     try:
-        for line in reconcile.reconcile(app.arrays(run), care=app.node_care, runner=app.engine_runner):
+        for line in reconcile.reconcile(app.arrays(run), care=NodeCare.of(app), runner=app.engine_runner):
             show(f"{run.name}: {line}")
     except Unreachable:
         raise

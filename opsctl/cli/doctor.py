@@ -85,11 +85,9 @@ def doctor(app: App, *, security: bool, keep: bool) -> int:
 
 
 def _security(app: App) -> Iterator[DoctorRow]:
-    from opsctl.preflight.security.checks import Installation, check_security  # noqa: PLC0415 (doctor must start)
-    from opsctl.sandbox.record import Places  # noqa: PLC0415 (as above)
+    from opsctl.preflight.security.checks import check_security  # noqa: PLC0415 (doctor must start)
 
-    installation = Installation(site=app.site, site_path=app.site_path, environment=os.environ, places=Places.default())
-    for finding in check_security(installation):
+    for finding in check_security(app):
         yield DoctorRow(finding.check, finding.severity.value, finding.result, finding.repair)
 
 

@@ -76,7 +76,7 @@ def watch(
         return _nagios(app, names, trains)
     log_config.show_progress()
     train_names = [app.find(train).name for train in trains]
-    watching = Watch(services=app, names=names, trains=train_names, acts=not dry_run)
+    watching = Watch(app=app, names=names, trains=train_names, acts=not dry_run)
     checked_at = float("-inf")
     while True:
         if not dry_run and app.clock.monotonic() - checked_at >= CRON_CHECK_INTERVAL_S:
@@ -119,7 +119,7 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
     """Print a Nagios status line, then the findings; return the exit code. An error is UNKNOWN."""
     try:
         known = [app.find(train).name for train in trains]
-        findings = Watch(services=app, names=names, trains=known, acts=False).cycle().findings
+        findings = Watch(app=app, names=names, trains=known, acts=False).cycle().findings
     except OpsctlError as error:
         print_text(f"UNKNOWN - {error.message}")
         return NAGIOS[Severity.UNKNOWN]

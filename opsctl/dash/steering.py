@@ -16,6 +16,7 @@ from opsctl.actions.steer_train import Show, SteerResult, arm_switch, hold_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.tables import read_package_table
+from opsctl.guard.node_care import NodeCare
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.monitor.confirm_proposals import confirm_proposals, find_proposals
@@ -122,7 +123,7 @@ def _release(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAn
 def _confirm(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
     run = _find(app, instruction)
     if not dry_run:
-        return PageAnswer(text="; ".join(confirm_proposals(app.arrays(run), app.node_care, instruction.why)))
+        return PageAnswer(text="; ".join(confirm_proposals(app.arrays(run), NodeCare.of(app), instruction.why)))
     proposals = find_proposals(app.journal(run).events(), app.clock.now())
     if not proposals:
         raise InputError(f"opsctl proposes nothing for {instruction.train} any more", hint="load the page again")

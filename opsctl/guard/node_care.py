@@ -1,11 +1,14 @@
 """What the guard does about nodes: check, exclude and drain."""
 
+from __future__ import annotations
+
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from opsctl.base.errors import InputError, OpsctlError, SlurmError, Unreachable
 from opsctl.base.model import Node
@@ -42,6 +45,9 @@ from opsctl.state.events import ExclusionDecided
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import Attempt
 
+if TYPE_CHECKING:
+    from opsctl.app import App
+
 log = logging.getLogger(__name__)
 Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
 """Builds the fan-out to nodes, from our running job on each node and the idle nodes."""
@@ -69,6 +75,18 @@ class NodeCare:
     policy: PolicySettings = field(default_factory=PolicySettings)
     connect_s: float = CONNECT_S
     """How long a connection test tries to connect."""
+
+    @classmethod
+    def of(cls, app: App, jobs: Mapping[str, str] | None = None) -> NodeCare:
+        return cls(
+            jobs=jobs or {},
+            site=app.site.health,
+            policy=app.site.policy,
+            history=app.history,
+            exclusions=app.exclusions,
+            clock=app.clock,
+            reach=lambda jobs, idle: app.fanout(jobs=jobs, idle=idle),
+        )
 
     def check(self, slurm: Slurm, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0) -> tuple[Verdict, ...]:
         """Return the verdicts on `nodes`; none if Slurm or the history cannot be read in time. Raises nothing.

@@ -19,6 +19,7 @@ from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
 from opsctl.alerts.transitions import SITE_ANSWERS
+from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.model import Reservation
@@ -29,7 +30,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.apply_answers import FindChain, apply_answers
 from opsctl.monitor.cycle_report import CycleProblems, log_deliveries
-from opsctl.monitor.read_trains import Unit, WatchServices, drop_usual, has_listed, read_entries
+from opsctl.monitor.read_trains import Unit, drop_usual, has_listed, read_entries
 from opsctl.settings.alert_channels import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchdogMemory
@@ -103,7 +104,7 @@ class AnswerPoller:
 class AlertPeople:
     """Alerts of a site. Keep the object between cycles: channels that hang are not asked again meanwhile."""
 
-    services: WatchServices
+    app: App
     isolation: Isolation[Unit, Any]
     vouches: bool
     """Whether the cycles are complete, so that a ping vouches for every watchdog and train."""
@@ -111,12 +112,12 @@ class AlertPeople:
     answers: AnswerPoller = field(default_factory=AnswerPoller)
 
     def __post_init__(self) -> None:
-        self.senders = Senders(self.services.clock)
+        self.senders = Senders(self.app.clock)
 
     @property
     def is_owner(self) -> bool:
         """Whether this user owns the site's alerts. Other users only reconcile their own trains."""
-        path, spare = self.services.alerting.site.path, self.services.alerting.spare.path
+        path, spare = self.app.alerting.site.path, self.app.alerting.spare.path
         try:
             return path.stat().st_uid == os.geteuid()
         except OSError:
@@ -124,7 +125,7 @@ class AlertPeople:
             return not path.parent.is_dir() or os.access(path.parent, os.W_OK) or has_listed(spare / "watch")
 
     def open_memory(self, problems: CycleProblems) -> WatchdogMemory:
-        alerting = self.services.alerting
+        alerting = self.app.alerting
         spare = alerting.spare.path / "watch"
         if not self.is_owner:
             return WatchdogMemory(spare, problems.lines)
@@ -134,7 +135,7 @@ class AlertPeople:
         """Start to read answers, and report the start of the cycle to the dead-man's switch."""
         if self.is_owner:
             with contextlib.suppress(OpsctlError):  # an unreadable ledger is reported by `notify`
-                self.answers.start(self.services.alerting)
+                self.answers.start(self.app.alerting)
             self._ping(PingKind.START, "", problems)
 
     def apply_answers(self, runs: Sequence[RunDir], problems: CycleProblems) -> list[Finding]:
@@ -144,22 +145,22 @@ class AlertPeople:
             run = next((run for run in runs if run.name == train), None)
             if run is None:
                 raise InputError(f"no train {train!r}")
-            return self.services.arrays(run)
+            return self.app.arrays(run)
 
-        lines, failures = self.answers.apply(self.services.alerting, find_chain, self.services.node_care)
+        lines, failures = self.answers.apply(self.app.alerting, find_chain, NodeCare.of(self.app))
         problems.lines += failures
         for line in lines:
             log.info("answer: %s", line)
         says = state("site.answers_unread", first=failures[0]) if failures else state("site.answers_read")
         severity = Severity.WARNING if failures else Severity.OK
         finding = Finding(key=SITE_ANSWERS, severity=severity, says=says, evidence=tuple(failures))
-        return drop_usual([finding], read_entries(self.services.alerting))
+        return drop_usual([finding], read_entries(self.app.alerting))
 
     def notify(
         self, findings: Sequence[Finding], ledger: AlertLedger, problems: CycleProblems
     ) -> tuple[list[Transition], list[Delivery]]:
         """Record the findings, and send what people must be notified of."""
-        alerting = self.services.alerting
+        alerting = self.app.alerting
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
         try:
@@ -173,7 +174,7 @@ class AlertPeople:
     def _find_muted(self, findings: Sequence[Finding], problems: CycleProblems) -> frozenset[str]:
         """Return the keys that maintenance explains; none while Slurm does not answer."""
         try:
-            return find_maintenance(findings, self.services.slurm.reservations(), self.services.clock.now())
+            return find_maintenance(findings, self.app.slurm.reservations(), self.app.clock.now())
         except OpsctlError as error:
             problems.lines.append(error.message)
             return frozenset()
@@ -184,14 +185,14 @@ class AlertPeople:
         """Report the end of the cycle to the dead-man's switches of the site and of the trains."""
         kind = PingKind.SUCCESS if problems.is_complete else PingKind.FAIL
         self._ping(kind, describe_cycle(findings, problems.lines, seconds), problems)
-        pings = list_train_pings(self.services.alerting, trains, findings)
+        pings = list_train_pings(self.app.alerting, trains, findings)
         results = self.isolation.run({("ping", train): send for train, send in pings})
         problems.lines += [f"alerting: {result.why}" for result in results.values() if isinstance(result, Failed)]
 
     def _ping(self, kind: PingKind, text: str, problems: CycleProblems) -> None:
         if self.vouches:
             try:
-                dispatch.ping(self.services.alerting, kind, text)
+                dispatch.ping(self.app.alerting, kind, text)
             except (OpsctlError, OSError) as error:
                 problems.lines.append(f"alerting: {error}")
 

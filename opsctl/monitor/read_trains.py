@@ -6,26 +6,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.transitions import SITE_FILES, SITE_ROOT, SITE_SLURM
+from opsctl.app import App
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Job, Node
-from opsctl.base.ports import Clock, Runner, Watchdog
+from opsctl.base.ports import Watchdog
 from opsctl.base.statements import state, type_now
-from opsctl.guard.node_care import NodeCare
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
-from opsctl.launch.train_arrays import TrainArrays, take_snapshot
+from opsctl.launch.train_arrays import take_snapshot
 from opsctl.monitor.cycle_report import CycleProblems
 from opsctl.monitor.damaged_files import list_damages
 from opsctl.settings.field_types import NAME
-from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
-from opsctl.slurm.commands import Slurm
-from opsctl.state.journal import Journal
+from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from opsctl.watchdogs.node_health import is_node_alert
@@ -35,30 +33,11 @@ Unit = tuple[str, str]
 """Names of a watchdog and of its target: a train, a file system or `site`."""
 
 
-class WatchServices(Protocol):
-    """The services that a cycle needs; App provides them."""
-
-    @property
-    def site(self) -> SiteSettings: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def engine_runner(self) -> Runner: ...
-    @property
-    def slurm(self) -> Slurm: ...
-    @property
-    def alerting(self) -> Alerting: ...
-    @property
-    def node_care(self) -> NodeCare: ...
-    def arrays(self, run: RunDir) -> TrainArrays: ...
-    def journal(self, run: RunDir) -> Journal: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainReader:
     """Reads for one cycle. A file system that hangs costs the trains on it, not the cycle."""
 
-    services: WatchServices
+    app: App
     isolation: Isolation[Unit, Any]
     problems: CycleProblems
     watchdogs: Mapping[str, Watchdog[WatchContext, Any, Any]]
@@ -75,7 +54,7 @@ class TrainReader:
         """
         if not (self._watches("train") or self._watches("filesystem")):
             return [], []
-        root = self.services.site.root_path
+        root = self.app.site.root_path
         if trains:
             return [RunDir(root / name) for name in sorted(set(trains))], []
         answer = self.isolation.run({("root", "site"): partial(all_trains, root)})["root", "site"]
@@ -85,7 +64,7 @@ class TrainReader:
             return known, [judge_root(problem, known)]
         # An entry that was a train, and is a link or a file now, is reported until it is gone; a train that needs tasks
         # and is gone, until a person acknowledges that.
-        ended, entries = recall_ended(memory), read_entries(self.services.alerting)
+        ended, entries = recall_ended(memory), read_entries(self.app.alerting)
         known = [run for run in known if run not in runs]
         runs += [
             run for run in known if os.path.lexists(run.path) or not (run.name in ended or _is_known(run, entries))
@@ -93,7 +72,7 @@ class TrainReader:
         if self.acts:
             remember(memory, root, runs)
         unit = "files", "site"
-        lines = self.isolation.run({unit: self.services.node_care.history.list_unreadable})[unit]
+        lines = self.isolation.run({unit: self.app.history.list_unreadable})[unit]
         findings = [judge_root("", runs), judge_files([lines.why] if isinstance(lines, Failed) else lines)]
         return runs, drop_usual(findings, entries)
 
@@ -106,7 +85,7 @@ class TrainReader:
         found = Finding(key=SITE_SLURM, severity=Severity.OK, says=state("site.slurm_answers"))
         jobs: list[Job] | None = None
         try:
-            jobs = self.services.slurm.jobs()
+            jobs = self.app.slurm.jobs()
         except OpsctlError as error:
             self.problems.is_complete = False
             says = state("site.slurm_silent", problem=error.message)
@@ -130,17 +109,17 @@ class TrainReader:
             for (_, name), result in results.items()
             if isinstance(result, Failed)
         ]
-        entries = read_entries(self.services.alerting)
+        entries = read_entries(self.app.alerting)
         damaged = [judge_files(train.damages, train.name) for train in trains.values()]
         unreadable += drop_usual(damaged, entries)
-        services = self.services
+        app = self.app
         context = WatchContext(
-            site=services.site,
-            now=services.clock.now(),
-            clock=services.clock,
-            runner=services.engine_runner,
+            site=app.site,
+            now=app.clock.now(),
+            clock=app.clock,
+            runner=app.engine_runner,
             memory=memory,
-            site_dir=services.alerting.site.path,
+            site_dir=app.alerting.site.path,
             trains=tuple(trains.values()),
             nodes=self._read_nodes(tuple(trains.values()), answers=jobs is not None),
             acts=self.acts,
@@ -156,7 +135,7 @@ class TrainReader:
         if why := run.why_no_train:
             raise RunDirError(f"{run.path}: no train: {why}")
         config = parse(TrainSettings, read_toml(run.config), str(run.config))
-        journal = self.services.journal(run)
+        journal = self.app.journal(run)
         events = tuple(journal.events())
         if not events and run.attempts():
             raise RunDirError(f"{run.journal}: the journal is gone")
@@ -174,13 +153,13 @@ class TrainReader:
         if "node_health" not in self.watchdogs or not (is_running or (answers and self._has_node_alert())):
             return ()
         try:
-            return tuple(self.services.slurm.nodes())
+            return tuple(self.app.slurm.nodes())
         except OpsctlError as error:
             self.problems.fail(error.message)
             return None
 
     def _has_node_alert(self) -> bool:
-        entries = read_entries(self.services.alerting)
+        entries = read_entries(self.app.alerting)
         return any(entry.is_open and is_node_alert(key) for key, entry in entries.items())
 
 

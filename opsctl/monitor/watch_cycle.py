@@ -7,16 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 from opsctl.alerts.outbox import Delivery
+from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Finding, Severity, Transition
 from opsctl.base.model import Job
 from opsctl.base.statements import state, type_now
+from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.monitor import reconcile as reconciling
 from opsctl.monitor.alert_people import AlertPeople
 from opsctl.monitor.cycle_report import CycleProblems, CycleReport, log_report
-from opsctl.monitor.read_trains import TrainReader, Unit, WatchServices, read_entries
+from opsctl.monitor.read_trains import TrainReader, Unit, read_entries
 from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.monitor.run_watchdogs import CheckedParts, collect_findings, judge_vanished, list_units
 from opsctl.monitor.steady_clock import SteadyClock
@@ -33,7 +35,7 @@ GUARD_REACTS = timedelta(seconds=60)
 class Watch:
     """Watch cycles over the trains of a site. Keep the object between cycles: it remembers which watchdogs hang."""
 
-    services: WatchServices
+    app: App
     names: Sequence[str] = ()
     """Watchdogs; empty for all."""
     trains: Sequence[str] = ()
@@ -46,25 +48,23 @@ class Watch:
     def __post_init__(self) -> None:
         if unknown := [name for name in self.names if name not in WATCHDOGS]:
             raise InputError(f"no watchdog {unknown[0]!r}; there are: {', '.join(WATCHDOGS)}")
-        self._isolation = Isolation(self.services.clock, self.services.site.watch.timeout_seconds)
+        self._isolation = Isolation(self.app.clock, self.app.site.watch.timeout_seconds)
         vouches = not (self.names or self.trains)
-        self.people = AlertPeople(services=self.services, isolation=self._isolation, vouches=vouches)
+        self.people = AlertPeople(app=self.app, isolation=self._isolation, vouches=vouches)
 
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
-        services, people, problems = self.services, self.people, CycleProblems()
-        began, memory = services.clock.monotonic(), people.open_memory(problems)
-        if isinstance(services.clock, SteadyClock):
-            services.clock.settle(memory)
-        ledger = services.alerting.ledger.begin_cycle()
+        app, people, problems = self.app, self.people, CycleProblems()
+        began, memory = app.clock.monotonic(), people.open_memory(problems)
+        if isinstance(app.clock, SteadyClock):
+            app.clock.settle(memory)
+        ledger = app.alerting.ledger.begin_cycle()
         if self.acts:
             people.begin(problems)
-        if problem := services.alerting.site_problem:
+        if problem := app.alerting.site_problem:
             problems.lines.append(f"{problem}: alerts, cron and node history are kept in your own state directory")
         watchdogs = {name: watchdog for name, watchdog in WATCHDOGS.items() if not self.names or name in self.names}
-        reader = TrainReader(
-            services=services, isolation=self._isolation, problems=problems, watchdogs=watchdogs, acts=self.acts
-        )
+        reader = TrainReader(app=app, isolation=self._isolation, problems=problems, watchdogs=watchdogs, acts=self.acts)
         runs, root_findings = reader.list_runs(self.trains, memory)
         jobs, slurm_findings = reader.read_queue() if runs else ([], [])
         reconciled = self._reconcile(runs, jobs, problems) if self.acts and jobs is not None else []
@@ -80,33 +80,33 @@ class Watch:
         if self.acts:
             findings = [self._end_hung(context, finding) for finding in findings]
         if self.acts and people.is_owner:
-            findings += judge_vanished(checked, results, read_entries(services.alerting), findings)
+            findings += judge_vanished(checked, results, read_entries(app.alerting), findings)
             findings += people.apply_answers(runs, problems)
             transitions, deliveries = people.notify(findings, ledger, problems)
             names = [train.name for train in context.trains]
-            people.ping(names, findings, problems, seconds=services.clock.monotonic() - began)
+            people.ping(names, findings, problems, seconds=app.clock.monotonic() - began)
         report = CycleReport(
             findings=tuple(findings),
             reconciled=tuple(reconciled),
             transitions=tuple(transitions),
             deliveries=tuple(deliveries),
             problems=tuple(problems.lines),
-            seconds=services.clock.monotonic() - began,
+            seconds=app.clock.monotonic() - began,
         )
         log_report(report, trains=len(runs))
         return report
 
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job], problems: CycleProblems) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
-        services = self.services
-        all_arrays = [services.arrays(run) for run in runs if may_act(run)]
+        app = self.app
+        all_arrays = [app.arrays(run) for run in runs if may_act(run)]
         reconciled, failures = reconciling.reconcile_all(
             all_arrays,
-            services.slurm,
+            app.slurm,
             jobs,
             self._isolation,
-            care=services.node_care,
-            runner=services.engine_runner,
+            care=NodeCare.of(app),
+            runner=app.engine_runner,
         )
         for failure in failures:
             problems.fail(failure)
@@ -123,7 +123,7 @@ class Watch:
         job, attempt = train.running, train.attempt
         if not train.config.watch.hang_cancels or not may_act(train.run) or not attempt or not job or not job.tasks:
             return finding
-        now = self.services.clock.now()
+        now = self.app.clock.now()
         # Written before the ranks end: without the reason, finalizing would blame a person for the end.
         with contextlib.suppress(OpsctlError):
             if request_stop(train.run, attempt, StopKind.HUNG, finding.summary, at=now):
@@ -134,7 +134,7 @@ class Watch:
             return finding
         reason = Reason(kind=ReasonKind.HUNG, attempt=attempt.name, text=finding.summary)
         try:
-            name = self.services.arrays(train.run).cancel_task(job.tasks[0], reason)
+            name = self.app.arrays(train.run).cancel_task(job.tasks[0], reason)
             action = state("site.cancelled", job=name)
         except OpsctlError as error:
             action = state("site.not_cancelled", problem=error.message)

@@ -27,7 +27,7 @@ TRAIN = 'command = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n'
 def full(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A root that was listed once, and has more entries since than are listed: 50, to be made in no time."""
     site.train("tr11")
-    Watch(services=build()).cycle()
+    Watch(app=build()).cycle()
     monkeypatch.setattr("opsctl.state.run_dir.list_names", partial(list_names, max_entries=50))
     for number in range(51):
         (site.root / f"x{number}").touch()
@@ -39,7 +39,7 @@ def full(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_full_root_is_critical(full, monkeypatch):
     pings: list[str] = []
     monkeypatch.setattr("opsctl.alerts.dispatch.ping", lambda _, kind, __: pings.append(kind.name))
-    report = Watch(services=build()).cycle()
+    report = Watch(app=build()).cycle()
     [finding] = [finding for finding in report.findings if finding.key == "root/site"]
     assert finding.severity is Severity.CRITICAL
     assert f"the watch knows 1 train from an earlier list: {full.root}: more than 50 entries" in finding.summary
@@ -54,19 +54,19 @@ def test_full_root_is_critical(full, monkeypatch):
     for name in os.listdir(full.root):
         if name.startswith("x"):
             os.unlink(full.root / name)
-    [finding] = [finding for finding in Watch(services=build()).cycle().findings if finding.key == "root/site"]
+    [finding] = [finding for finding in Watch(app=build()).cycle().findings if finding.key == "root/site"]
     assert finding.severity is Severity.OK
 
 
 def change_listed_root(site: Site, aside: Path, change: str) -> None:
     for name in ("tr11", "tr12"):
         site.train(name).config.write_text(f'name = "{name}"\n{TRAIN}')
-    Watch(services=build()).cycle()
+    Watch(app=build()).cycle()
     subprocess.run(["bash", "-ec", change], env={**os.environ, "root": str(site.root), "aside": str(aside)}, check=True)
 
 
 def read_severities() -> dict[str, str]:
-    return {finding.key: finding.severity.value for finding in Watch(services=build()).cycle().findings}
+    return {finding.key: finding.severity.value for finding in Watch(app=build()).cycle().findings}
 
 
 @pytest.mark.attack("a root that is gone, or is another one, hides the trains")
@@ -97,9 +97,9 @@ def test_lost_root_of_a_user_is_alerted(site, change):
     (site.root.parent / "state").mkdir()
     os.chown(site.root.parent / "state", OWNER.uid, -1)
     site.owned_train()
-    OWNER.run(lambda: Watch(services=build()).cycle())
+    OWNER.run(lambda: Watch(app=build()).cycle())
     subprocess.run(["bash", "-ec", f"mv $root $root.aside; {change}"], env={"root": str(site.root)}, check=True)
-    alerted = OWNER.run(lambda: [change.finding.key for change in Watch(services=build()).cycle().transitions])
+    alerted = OWNER.run(lambda: [change.finding.key for change in Watch(app=build()).cycle().transitions])
     assert "'root/site'" in alerted
     severities = OWNER.run(read_severities)
     assert "'root/site': 'critical'" in severities
@@ -112,9 +112,9 @@ def test_lost_root_of_a_user_is_alerted(site, change):
 def test_unreadable_root_is_critical(site):
     site.owned_train()
     site.root.chmod(0o733)
-    said = OWNER.run(lambda: [f"{x.key} {x.severity}" for x in Watch(services=build(), acts=False).cycle().findings])
+    said = OWNER.run(lambda: [f"{x.key} {x.severity}" for x in Watch(app=build(), acts=False).cycle().findings])
     assert "root/site critical" in said
-    assert Watch(services=build(), trains=("tr11",), acts=False).cycle().findings
+    assert Watch(app=build(), trains=("tr11",), acts=False).cycle().findings
 
 
 def write_site(path: Path, root: Path) -> Path:

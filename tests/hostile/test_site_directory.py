@@ -82,7 +82,7 @@ class TestUsers:
         self.plant(site)
         (site.root.parent / "site.toml").touch()
         os.chown(site.root.parent / "site.toml", OWNER.uid, -1)
-        said = OWNER.run(lambda: Watch(services=app_of(site), names=("cron_alive",)).cycle().problems)
+        said = OWNER.run(lambda: Watch(app=app_of(site), names=("cron_alive",)).cycle().problems)
         assert "alerts, cron and node history are kept in your own state directory" in said
 
     @pytest.mark.attack("doctor does not name a stranger's site directory")

@@ -24,7 +24,7 @@ from tests.support.cases import read_cases
 def use_state() -> App:
     """Do what reads and writes every file of the state, whatever it holds."""
     app = build()
-    Watch(services=app).cycle()
+    Watch(app=app).cycle()
     write_ledger(CronDir(app.site_dir), read_ledger(CronDir(app.site_dir)))
     app.history.note_hang("n1", "tr11/12_1.0", app.clock.now(), days=1)
     return app

@@ -80,4 +80,4 @@ def find_finding(report: CycleReport, key: str) -> Finding:
 
 
 def cycle(app: App, *names: str) -> CycleReport:
-    return Watch(services=app, names=names).cycle()
+    return Watch(app=app, names=names).cycle()

@@ -8,11 +8,11 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from opsctl.alerts.channel_secrets import list_secret_files
+from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.host.system import user_name
 from opsctl.preflight.security.permissions import (
@@ -31,7 +31,6 @@ from opsctl.preflight.security.permissions import (
     unsafe,
 )
 from opsctl.sandbox.record import Places, read_record
-from opsctl.settings.loader import SiteSettings
 from opsctl.state.files import MAX_RECORD_BYTES, list_entries, read_text
 from opsctl.state.run_dir import SHARED, RunDir, all_trains, may_act
 from opsctl.state.site_dir import SiteDir, find_uid
@@ -44,30 +43,16 @@ PATH_VARIABLES |= dict.fromkeys(
 """Variables that name programs, libraries or settings to load, with the characters that separate the paths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
-    """What is checked."""
-
-    site: SiteSettings
-    site_path: Path | None
-    environment: Mapping[str, str]
-    places: Places
-
-    @property
-    def root(self) -> Path:
-        return self.site.root_path
-
-    @property
-    def trusted(self) -> frozenset[int]:
-        return frozenset({0, os.geteuid()})
+def list_trusted() -> frozenset[int]:
+    return frozenset({0, os.geteuid()})
 
 
-def check_security(installation: Installation) -> list[SecurityFinding]:
+def check_security(app: App) -> list[SecurityFinding]:
     """Return the findings of all checks, in the order of `CHECKS`. A check that cannot read is unknown."""
     findings: list[SecurityFinding] = []
     for name, check in CHECKS.items():
         try:
-            findings += check(installation)
+            findings += check(app)
         except (OSError, OpsctlError) as error:
             findings.append(unknown(name, f"cannot be checked: {error}"))
     return findings
@@ -80,16 +65,16 @@ def _report(check: str, offences: Collection[SecurityFinding], good: str) -> Ite
         yield ok(check, good)
 
 
-def _check_site_file(installation: Installation) -> Iterator[SecurityFinding]:
-    path = installation.site_path
+def _check_site_file(app: App) -> Iterator[SecurityFinding]:
+    path = app.site_path
     if path is None:
         yield ok("site file", "none: built-in settings")
         return
     good = f"{path}: only you and root can change the file, which names programs that run as you"
-    yield from _report("site file", find_offences(path, installation.trusted), good)
+    yield from _report("site file", find_offences(path, list_trusted()), good)
 
 
-def _check_umask(_: Installation) -> Iterator[SecurityFinding]:
+def _check_umask(_: App) -> Iterator[SecurityFinding]:
     umask = read_umask(Path("/proc/self/status"))
     repair = "umask 022; echo 'umask 022' >>~/.profile"
     if umask is None:
@@ -109,12 +94,12 @@ def _group_name(gid: int) -> str:
         return str(gid)
 
 
-def _check_trust_parents(installation: Installation) -> Iterator[SecurityFinding]:
-    if not installation.site.trust_parents:
+def _check_trust_parents(app: App) -> Iterator[SecurityFinding]:
+    if not app.site.trust_parents:
         yield ok("trust_parents", "false: a root below directories that others can write is refused")
         return
     expression = "s/^[[:blank:]]*trust_parents[[:blank:]]*=.*/trust_parents = false/"
-    path = installation.site_path
+    path = app.site_path
     yield unsafe(
         "trust_parents",
         "true: everybody who can write a parent of the root can run code as you",
@@ -122,20 +107,20 @@ def _check_trust_parents(installation: Installation) -> Iterator[SecurityFinding
     )
 
 
-def _check_root(installation: Installation) -> Iterator[SecurityFinding]:
-    root = installation.root
+def _check_root(app: App) -> Iterator[SecurityFinding]:
+    root = app.root
     # The root may be shared: the sticky bit keeps its users apart. So may the directory to which a link leads.
     shared = root.resolve() if root.exists() else root
-    offences = find_offences(root, installation.trusted, shared=shared)
+    offences = find_offences(root, list_trusted(), shared=shared)
     yield from _report("root", offences, f"{root}: no other user can replace the root, a parent or a link on the way")
 
 
-def _check_site_directory(installation: Installation) -> Iterator[SecurityFinding]:
-    path = SiteDir.of(installation.root).path
+def _check_site_directory(app: App) -> Iterator[SecurityFinding]:
+    path = SiteDir.of(app.root).path
     try:
-        root, status = installation.root.stat(), path.lstat()
+        root, status = app.root.stat(), path.lstat()
     except FileNotFoundError:
-        if installation.root.exists() and installation.root.stat().st_mode & WRITABLE:
+        if app.root.exists() and app.root.stat().st_mode & WRITABLE:
             why = f"{path}: does not exist; whoever makes it sends the alerts of all users"
             yield unsafe("site directory", why, quote("mkdir", "-m", "755", path))
         else:
@@ -144,21 +129,21 @@ def _check_site_directory(installation: Installation) -> Iterator[SecurityFindin
     if not stat.S_ISDIR(status.st_mode):
         yield unsafe("site directory", f"{path}: not a directory", as_owner(status, "rm", path))
         return
-    owner = find_uid(installation.site.site_owner)
-    trusted = installation.trusted | {root.st_uid} | ({owner} if owner is not None else set())
+    owner = find_uid(app.site.site_owner)
+    trusted = list_trusted() | {root.st_uid} | ({owner} if owner is not None else set())
     good = f"{path}: belongs to {user_name(status.st_uid)}, who sends the alerts"
     yield from _report("site directory", find_offences_below(path, trusted), good)
 
 
-def _check_secrets(installation: Installation) -> Iterator[SecurityFinding]:
-    alerts = installation.site.alerts
+def _check_secrets(app: App) -> Iterator[SecurityFinding]:
+    alerts = app.site.alerts
     for channel, table in (*alerts.channels.items(), ("ping", alerts)):
         for field, path in list_secret_files(table):
-            yield from _check_secret(installation, f"{channel} {field}", path)
+            yield from _check_secret(f"{channel} {field}", path)
 
 
-def _check_secret(installation: Installation, field: str, path: Path) -> Iterator[SecurityFinding]:
-    offences = find_offences(path, installation.trusted)
+def _check_secret(field: str, path: Path) -> Iterator[SecurityFinding]:
+    offences = find_offences(path, list_trusted())
     yield from (label("secret", offence, what=field) for offence in offences)
     try:
         status = path.stat()
@@ -177,19 +162,19 @@ def _check_secret(installation: Installation, field: str, path: Path) -> Iterato
         yield ok("secret", f"{field}: {path}: only {user_name(status.st_uid)} can read the file")
 
 
-def _check_environment(installation: Installation) -> Iterator[SecurityFinding]:
+def _check_environment(_: App) -> Iterator[SecurityFinding]:
     """Check the programs, libraries and settings that variables name, and the Python that runs opsctl."""
     is_safe = True
     for variable, separators in PATH_VARIABLES.items():
-        value = installation.environment.get(variable, "")
-        for finding in _check_variable(variable, value, separators, installation.trusted):
+        value = os.environ.get(variable, "")
+        for finding in _check_variable(variable, value, separators, list_trusted()):
             is_safe = False
             yield finding
     if is_safe:
         yield ok("environment", f"{', '.join(PATH_VARIABLES)}: only directories and files of yours and root's")
     found: list[SecurityFinding] = []
     for place in (sys.executable, os.path.realpath(sys.executable), *sys.path):
-        found += find_offences(Path(place), installation.trusted)
+        found += find_offences(Path(place), list_trusted())
     yield from _report(
         "python", dict.fromkeys(found), f"{sys.executable}: no other user can replace Python or a package"
     )
@@ -210,9 +195,9 @@ def _check_variable(variable: str, value: str, separators: str, trusted: frozens
             yield label("environment", offence, what=variable)
 
 
-def _check_sandboxes(installation: Installation) -> Iterator[SecurityFinding]:
-    for name in installation.places.names():
-        findings = list(_check_sandbox(installation.places.home(name), name))
+def _check_sandboxes(_: App) -> Iterator[SecurityFinding]:
+    for name in Places.default().names():
+        findings = list(_check_sandbox(Places.default().home(name), name))
         yield from findings or [ok("sandbox", f"{name}: closed to other users")]
 
 
@@ -241,12 +226,12 @@ def _check_sandbox(home: Path, name: str) -> Iterator[SecurityFinding]:
         )
 
 
-def _check_trains(installation: Installation) -> Iterator[SecurityFinding]:
+def _check_trains(app: App) -> Iterator[SecurityFinding]:
     """Check the trains of this user. Those of others are their owners' to check."""
-    own = [run for run in all_trains(installation.root) if may_act(run)]
+    own = [run for run in all_trains(app.root) if may_act(run)]
     unsafe_trains = 0
     for run in own:
-        findings = list(_check_train(run, installation.site.group, installation.trusted))
+        findings = list(_check_train(run, app.site.group, list_trusted()))
         unsafe_trains += bool(findings)
         yield from findings
     if not unsafe_trains:
@@ -263,18 +248,18 @@ def _check_train(run: RunDir, group: str, trusted: frozenset[int]) -> Iterator[S
             yield from (label("trains", offence) for offence in find_offences_below(path, trusted))
 
 
-def _check_places(installation: Installation) -> Iterator[SecurityFinding]:
+def _check_places(app: App) -> Iterator[SecurityFinding]:
     """Check the files that --trust obeys, and where the site's [publish] puts the copies of this user's trains."""
     places = [("trusted file", Path(name)) for name in read_trusted()]
-    table = installation.site.publish
+    table = app.site.publish
     web = Path(os.path.expandvars(table.path)).expanduser()
-    for run in all_trains(installation.root) if table.to == "path" else ():
+    for run in all_trains(app.root) if table.to == "path" else ():
         places += [("publication", web / run.name)] * may_act(run)
     for check, place in places:
-        yield from (label(check, offence) for offence in find_offences(place, installation.trusted))
+        yield from (label(check, offence) for offence in find_offences(place, list_trusted()))
 
 
-def _check_kernel(_: Installation) -> Iterator[SecurityFinding]:
+def _check_kernel(_: App) -> Iterator[SecurityFinding]:
     for name in ("protected_hardlinks", "protected_symlinks"):
         if read_text(Path("/proc/sys/fs", name), MAX_RECORD_BYTES).strip() == "0":
             yield unsafe(
@@ -312,7 +297,7 @@ def _check_group(path: Path, gid: int, group: str) -> Iterator[SecurityFinding]:
         yield unsafe("trains", why, as_owner(path.lstat(), "chgrp", group, path))
 
 
-CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
+CHECKS: dict[str, Callable[[App], Iterator[SecurityFinding]]] = {
     "site file": _check_site_file,
     "secret": _check_secrets,
     "umask": _check_umask,

@@ -27,7 +27,7 @@ def main(site: Path, programs: str) -> None:
     app = CountedApp(site=load_site(site), site_path=site, clock=steady, runner=SystemRunner())
     counting = CountingRunner(env={"PATH": f"{programs}:{os.environ['PATH']}"})
     object.__setattr__(app, "counting", counting)
-    watching = Watch(services=app)
+    watching = Watch(app=app)
     for line in sys.stdin:
         clocks = json.loads(line)
         clock.ahead, clock.skew = timedelta(seconds=clocks["ahead_s"]), timedelta(seconds=clocks["skew_s"])
@@ -43,7 +43,7 @@ def cycle(watching: Watch) -> dict[str, object]:
         report = watching.cycle()
     except BaseException:  # noqa: BLE001 (the answer must hold every cause)
         return {"died": traceback.format_exc()}
-    entries = watching.services.alerting.ledger.entries()
+    entries = watching.app.alerting.ledger.entries()
     transitions = [summarize(transition) for transition in report.transitions]
     failed = [finding.summary for finding in report.findings if "a bug in opsctl" in finding.summary]
     wrong = [reconciled.error for reconciled in report.reconciled if reconciled.error]

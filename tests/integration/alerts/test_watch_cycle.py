@@ -39,13 +39,13 @@ def count_pings(web):
 
 
 def test_complete_cycle_pings(site, web):
-    Watch(services=build(site)).cycle()
+    Watch(app=build(site)).cycle()
     assert count_pings(web) == 1
 
 
 @pytest.mark.parametrize("part", [{"names": ["fs_quota"]}, {"trains": ["gpt"]}, {"acts": False}])
 def test_partial_cycle_does_not_ping(site, web, part):
-    Watch(services=build(site), **part).cycle()
+    Watch(app=build(site), **part).cycle()
     assert count_pings(web) == 0
 
 
@@ -55,7 +55,7 @@ def test_cycle_with_a_failed_watchdog_does_not_ping(site, web, monkeypatch):
             raise OpsctlError("cannot look")
 
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Broken())
-    report = Watch(services=build(site)).cycle()
+    report = Watch(app=build(site)).cycle()
     assert [finding.severity for finding in report.findings if finding.key == "cron_alive/site"] == [Severity.UNKNOWN]
     assert count_pings(web) == 0
 
@@ -65,7 +65,7 @@ def test_cycle_without_slurm_does_not_ping(site, web, monkeypatch):
     run.create()
     run.config.write_text(TRAIN)
     monkeypatch.setenv("PATH", "/nonexistent")
-    report = Watch(services=build(site)).cycle()
+    report = Watch(app=build(site)).cycle()
     assert [finding.severity for finding in report.findings if finding.key == "slurm/site"] == [Severity.UNKNOWN]
     assert count_pings(web) == 0
 
@@ -78,14 +78,14 @@ def test_cycle_without_reconciling_does_not_ping(site, web, monkeypatch):
     squeue.write_text("#!/bin/sh\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{site.parent}:/usr/bin:/bin")
-    Watch(services=build(site)).cycle()
+    Watch(app=build(site)).cycle()
     assert count_pings(web) == 1
 
     def fail(*_):
         raise OpsctlError("no answer")
 
     monkeypatch.setattr("opsctl.monitor.reconcile._reconcile_one", fail)
-    assert Watch(services=build(site)).cycle().problems == ("reconciling gpt: no answer",)
+    assert Watch(app=build(site)).cycle().problems == ("reconciling gpt: no answer",)
     assert count_pings(web) == 1
 
 
@@ -132,7 +132,7 @@ def test_clock_that_jumps_ahead_misses_no_tick(site):
     severities = []
     for clock.skew in (timedelta(), timedelta(hours=6), timedelta(hours=-6), timedelta()):
         app.cron.place.touch(clock.real.now() + clock.ahead)
-        findings = Watch(services=app, names=["cron_alive"]).cycle().findings
+        findings = Watch(app=app, names=["cron_alive"]).cycle().findings
         severities += [finding.severity for finding in findings if finding.key == "cron_alive/site"]
         clock.ahead += timedelta(minutes=10)
     assert severities == [Severity.OK] * 4
@@ -149,7 +149,7 @@ def test_alert_recorded_during_a_cycle_is_not_resolved_by_that_cycle(site, monke
             return [replace(late, severity=Severity.OK)]
 
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Slow())
-    watching = Watch(services=app, names=["cron_alive"])
+    watching = Watch(app=app, names=["cron_alive"])
     watching.cycle()
     assert app.alerting.ledger.entries()[late.key].severity is Severity.CRITICAL
     watching.cycle()
@@ -171,7 +171,7 @@ def test_hanging_channel_does_not_stop_the_cycle(site, monkeypatch):
             f'root = "{site.parent}/trains"\n[alerts]\nwarning_looks = 1\n'
             f'[alerts.channels.slack]\nkind = "slack"\nwebhook = "{url}"\n'
         )
-        watching = Watch(services=build(site))
+        watching = Watch(app=build(site))
         report = watching.cycle()
         assert [transition.finding.key for transition in report.transitions] == ["train/gpt"]
         assert report.deliveries == ()
@@ -184,7 +184,7 @@ def test_watchdog_alone_needs_its_own_sources_only(site, name, reports_slurm):
     broken = build(site).root / "broken"
     broken.mkdir(parents=True)
     (broken / "train.toml").write_text("[")
-    findings = Watch(services=build(site), names=[name], acts=False).cycle().findings
+    findings = Watch(app=build(site), names=[name], acts=False).cycle().findings
     keys = {finding.key for finding in findings}
     assert ({"slurm/site", "train/broken"} <= keys) is reports_slurm
     assert reports_slurm or keys == {f"{name}/{'root' if name == 'fs_quota' else 'site'}"}

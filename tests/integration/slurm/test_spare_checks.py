@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from opsctl.base.nodesets import expand
+from opsctl.guard.node_care import NodeCare
 from opsctl.nodes.health.node_state import Health
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Event, ExclusionDecided, RestartDecided
@@ -72,7 +72,7 @@ def test_spares_run_the_collective_test_inside_the_job(world: tuple[Trains, GpuN
     job = submitted.strip()
     row = until(lambda: [row for row in trains.app.slurm.jobs() if row.id == job and row.nodes])[0]
     nodes = expand(row.nodes)
-    care = replace(trains.app.node_care, jobs=dict.fromkeys(nodes, job))
+    care = NodeCare.of(trains.app, dict.fromkeys(nodes, job))
     verdicts = care.test_collectives(trains.app.slurm, nodes, python=sys.executable)
     trains.app.slurm.cancel(job)
     assert {verdict.node: verdict.health for verdict in verdicts} == dict.fromkeys(nodes, Health.HEALTHY)

@@ -231,7 +231,7 @@ def test_simultaneous_cycles_alert_once(trains: Trains, app: CountedApp, slurm: 
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     reports: list[CycleReport] = []
-    both = [threading.Thread(target=lambda: reports.append(Watch(services=app).cycle())) for _ in range(2)]
+    both = [threading.Thread(target=lambda: reports.append(Watch(app=app).cycle())) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
@@ -293,7 +293,7 @@ def test_unreadable_log_stops_no_other_watchdog(trains: Trains, clock: ForwardCl
         trains.opsctl("launch", trains.toml(name))
     log = trains.run("a").main_log
     os.mkfifo(log)  # another program that opened it to read would wait for ever
-    watching = Watch(services=app)
+    watching = Watch(app=app)
     for _ in range(2):
         report = watching.cycle()
         assert find_finding(report, "loss/a").summary == f"loss could not check a: {log}: not a regular file"
@@ -369,4 +369,4 @@ def test_single_watchdog_is_printed_as_json(trains: Trains, app: CountedApp) -> 
 
 def test_unknown_watchdog_is_refused_with_the_known_ones(app: CountedApp) -> None:
     with pytest.raises(InputError, match="no watchdog 'hnag'; there are: slurm_status, hang, failures"):
-        Watch(services=app, names=["hnag"])
+        Watch(app=app, names=["hnag"])

@@ -277,7 +277,7 @@ def test_watch_remembers_findings_between_processes(make, slurm, clock, tmp_path
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("exit 1", tasks=1)
     train.wait()
-    watching = Watch(services=app)
+    watching = Watch(app=app)
     assert list_transitions(watching.cycle()) == [("slurm_status/gpt", Severity.CRITICAL)]
     assert list_transitions(watching.cycle()) == []
-    assert list_transitions(Watch(services=app).cycle()) == []
+    assert list_transitions(Watch(app=app).cycle()) == []
