@@ -202,9 +202,8 @@ def _print_error(message: str, hint: str | None = None) -> None:
     """Print an error and its hint to stderr; on a terminal without control characters."""
     from opsctl.telemetry.logs.log_lines import harmless  # noqa: PLC0415 (only for an error)
 
-    click.echo(f"opsctl: {harmless(message) if sys.stderr.isatty() else message}", err=True)
-    for line in (hint or "").splitlines():
-        click.echo(f"        {line}", err=True)
+    text = "\n        ".join([f"opsctl: {message}", *(hint or "").splitlines()])
+    click.echo(harmless(text) if sys.stderr.isatty() else text, err=True)
 
 
 def _report_bug(error: Exception) -> int:
@@ -215,8 +214,5 @@ def _report_bug(error: Exception) -> int:
     with os.fdopen(handle, "w") as file:
         file.write(f"opsctl {__version__}, Python {sys.version}\n{' '.join(map(repr, sys.argv))}\n\n")
         traceback.print_exception(error, file=file)
-    click.echo(
-        f"opsctl: this is a bug in opsctl: {type(error).__name__}: {error}\n        the traceback is in {path}",
-        err=True,
-    )
+    _print_error(f"this is a bug in opsctl: {type(error).__name__}: {error}", f"the traceback is in {path}")
     return 3

@@ -128,7 +128,7 @@ def print_unless_json(text: str) -> None:
 
 
 def print_on_stderr(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(harmless(text) if sys.stderr.isatty() else text, err=True)
 
 
 def report_problems(problems: Sequence[str]) -> int:

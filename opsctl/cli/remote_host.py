@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 from opsctl.base.errors import HostUnreachable, InputError, OpsctlError
 from opsctl.base.ports import TimedOut
 from opsctl.host.system import SystemRunner, run_attached
+from opsctl.state.trust import check_trusted
 
 SSH_FAILED = 255
 """The exit code of ssh itself."""
@@ -107,10 +107,10 @@ def _find_socket_directory() -> Path | None:
     for candidate in filter(None, candidates):
         place = Path(candidate)
         try:
-            status = place.stat()
-        except OSError:
+            check_trusted([place])
+            is_private = place.stat().st_uid == os.geteuid() and place.is_dir()
+        except (OSError, OpsctlError):
             continue
-        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
         is_plain = place.is_absolute() and "%" not in candidate and not any(sign.isspace() for sign in candidate)
         if is_private and is_plain and len(f"{place}/opsctl-") + HASH_CHARS < MAX_SOCKET_CHARS:
             return place

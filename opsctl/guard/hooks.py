@@ -5,12 +5,15 @@ A hook has a time limit, its output goes to logs/hooks.log, and no failure of a 
 
 import contextlib
 import logging
+import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
+from opsctl.base.secret_formats import Secrets, all_forms, find_in_environment
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, is_other_kind
 from opsctl.settings.loader import HookSettings, parse, read_toml
@@ -22,7 +25,8 @@ from opsctl.state.run_dir import RunDir, check_trusted
 
 log = logging.getLogger(__name__)
 
-MAX_OUTPUT_CHARS = 4000
+MAX_OUTPUT_CHARS, MAX_VALUE_CHARS = 4000, 20_000
+_UNFIT = re.compile(r"[\0\ud800-\udc7f\udd00-\udfff]")
 LOOK_EVERY_S = 15.0
 MAX_JOIN_S = 660.0
 """A little more than the longest time limit of a hook."""
@@ -72,8 +76,10 @@ class TrainHooks:
                 return
             variables = {"TRAIN_NAME": self.run.name, "TRAIN_ATTEMPT": attempt, "TRAIN_RUN_DIR": str(self.run.path)}
             argv = ("bash", "-c", command)
+            # Words of logs may hold what no variable can: a NUL, half a character, more than the kernel takes.
+            variables |= {key: _UNFIT.sub("", value)[:MAX_VALUE_CHARS] for key, value in env.items()}
             try:
-                done = self.runner.run(argv, timeout=settings.timeout_seconds, env={**variables, **env})
+                done = self.runner.run(argv, timeout=settings.timeout_seconds, env=variables)
                 result = f"exit code {done.code}"
             except TimedOut as error:
                 done, result = Completed(argv=argv, code=-1, out="", err=""), str(error)
@@ -99,7 +105,9 @@ class TrainHooks:
             return True
 
     def _write(self, head: str, done: Completed) -> None:
-        output = "".join(f"  {line}\n" for line in (done.out + done.err)[-MAX_OUTPUT_CHARS:].splitlines())
+        known = Secrets(passing=all_forms(find_in_environment(os.environ)))
+        text = known.strike_text((done.out + done.err)[-2 * MAX_OUTPUT_CHARS :])[-MAX_OUTPUT_CHARS:]
+        output = "".join(f"  {line}\n" for line in text.splitlines())
         text = f"{self.journal.clock.now():%Y-%m-%d %H:%M:%S} UTC {head}\n{output}"
         with contextlib.suppress(OSError, OpsctlError):
             append_line(self.run.logs / "hooks.log", text.encode(errors="replace"))

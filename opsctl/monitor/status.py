@@ -28,9 +28,9 @@ from opsctl.launch.wait_reasons import (
 )
 from opsctl.monitor.damaged_files import list_damages
 from opsctl.state.journal import Journal
+from opsctl.state.requests import read_requests
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Request, find_armed
-from opsctl.state.switches import list_requests as waiting_requests
 from opsctl.telemetry.progress.iteration_lines import is_pattern_useless
 from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
 from opsctl.telemetry.progress.step_pace import measure_waits
@@ -164,6 +164,8 @@ def read_status(
     """
     snapshot = take_snapshot(run, journal, jobs or ())
     last, begun, damages = _last_attempt(snapshot), _begun(run, snapshot), list_damages(journal)
+    requests, bad = read_requests(run)
+    notes = [*damages, *(f"{len(bad)} entries of {run.requests} are no requests, such as {first}" for first in bad[:1])]
     state = _state(snapshot, last)
     if (jobs is None and state != "not submitted") or (damages and not snapshot.is_queued):
         # Without an answer of Slurm, a running task looks like an ended one; so does one whose submission was lost.
@@ -172,6 +174,7 @@ def read_status(
         progress = _read_progress(run, begun.attempt if begun else "")
     else:
         progress = _progress_from_queue(run, snapshot, state, now)
+        notes += [*_notes(run, snapshot), *_describe_save(run, snapshot, now)]
     return TrainStatus(
         train=run.name,
         state=state,
@@ -183,10 +186,10 @@ def read_status(
         last_attempt=last,
         stop=_stop(run, snapshot, begun, now) if jobs is not None else "",
         switches=tuple(find_armed(run)),
-        requests=tuple(waiting_requests(run)),
+        requests=tuple(requests),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
         links=tracker_links(run, journal.events()),
-        notes=(*damages, *([] if jobs is None else (*_notes(run, snapshot), *_describe_save(run, snapshot, now)))),
+        notes=tuple(notes),
         shortage=None if jobs is None else _find_shortage(run, snapshot, progress),
     )
 

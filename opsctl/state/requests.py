@@ -19,17 +19,15 @@ from typing import Any
 from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import is_node_list
 from opsctl.host.system import user_name
-from opsctl.state.files import list_entries, make_directory, parse_json, read_with_status
+from opsctl.state.files import list_entries, list_names, make_directory, parse_json, read_with_status
 from opsctl.state.records import HEADER
 from opsctl.state.run_dir import RunDir
 from opsctl.state.trust import find_other_writers
 
 MAX_REQUEST_BYTES = 4096
 MAX_EXCLUDE_CHARS = 1000
-MAX_REQUESTS = 50
-"""Files read at one look; later looks read the others."""
-MAX_SCANNED = 20_000
-"""Names looked at."""
+MAX_READ, MAX_REFUSED = 1000, 20_000
+"""Files read, and entries refused, at one look; later looks treat the others."""
 MAX_SET_ASIDE = 100
 """Refused files that are kept for people to look at."""
 _FILE = re.compile(r"[a-z]{1,20}-[0-9a-f]{12}\.json", re.ASCII)
@@ -86,22 +84,20 @@ def leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
         ) from error
 
 
-def list_requests(run: RunDir) -> list[Request]:
-    """Return the valid requests, the oldest first: at most MAX_REQUESTS, from the files of one look."""
-    return read_requests(run)[0]
-
-
 def read_requests(run: RunDir) -> tuple[list[Request], list[BadRequest]]:
-    """Return the valid requests, the oldest first, and the entries that are none. Raises OSError."""
+    """Return the valid requests, the oldest first, and the entries that are none. Raises OSError.
+
+    Of many entries, those are refused at once whose names are not those of requests: they hide no request for long.
+    """
     requests: list[Request] = []
     bad: list[BadRequest] = []
-    for entry in list_entries(run.requests, max_entries=MAX_SCANNED) if run.requests.exists() else ():
-        if entry.name.startswith("."):
-            continue  # a file that is being written, or set aside
-        if len(requests) + len(bad) == MAX_REQUESTS:
-            break
+    names = list_names(run.requests) if run.requests.exists() else []
+    visible = [name for name in names if not name.startswith(".")]  # the others are being written, or set aside
+    named = [name for name in visible if _FILE.fullmatch(name)]
+    others = [name for name in visible if not _FILE.fullmatch(name)]
+    for name in (*named[:MAX_READ], *others[:MAX_REFUSED]):
         with suppress(FileNotFoundError):
-            parsed = _parse(run, Path(entry.path))
+            parsed = _parse(run, run.requests / name)
             requests.append(parsed) if isinstance(parsed, Request) else bad.append(parsed)
     return sorted(requests, key=lambda request: (request.since, request.path.name)), bad
 

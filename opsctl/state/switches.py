@@ -20,11 +20,11 @@ from opsctl.host.system import user_name
 from opsctl.state.events import Event, SwitchArmed, SwitchDisarmed
 from opsctl.state.files import parse_json, read_with_status
 from opsctl.state.journal import Journal
-from opsctl.state.requests import Request, RequestKind, leave, list_requests, request
+from opsctl.state.requests import Request, RequestKind, leave, request
 from opsctl.state.run_dir import RunDir
 from opsctl.state.trust import find_other_writers
 
-__all__ = ["Request", "RequestKind", "list_requests", "request"]
+__all__ = ["Request", "RequestKind", "request"]
 
 MAX_SWITCH_BYTES = 10_000
 MAX_REASON_CHARS = 500

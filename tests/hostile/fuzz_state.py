@@ -15,7 +15,7 @@ from opsctl.nodes import exclusions, history
 from opsctl.preflight import recipe
 from opsctl.publish import staging
 from opsctl.settings import loader
-from opsctl.state import files, lease, switches
+from opsctl.state import files, lease, requests, switches
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.logs import growing_file
@@ -44,8 +44,7 @@ def read_journal(_: Path) -> object:
 
 
 def read_requests(_: Path) -> object:
-    requests = switches.list_requests(run())
-    return [request.path.unlink() for request in requests]
+    return [request.path.unlink() for request in requests.read_requests(run())[0]]
 
 
 def read_stage(path: Path) -> object:

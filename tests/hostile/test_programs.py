@@ -1,9 +1,12 @@
 """Programs that opsctl starts, and evidence that anybody could have written."""
 
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from opsctl.cli.remote_host import _find_socket_directory
 from opsctl.guard.end_record import Action
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
@@ -12,6 +15,7 @@ from opsctl.publish.git_push import Git
 from opsctl.publish.publisher import Secrets
 from opsctl.publish.staging import TimeLimit
 from opsctl.settings.health import RemoteSettings
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain, make_node_care
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -58,6 +62,36 @@ def test_node_name_reaches_no_shell(tmp_path, monkeypatch, node):
     assert "is no node name" in answer.problem
     assert not answer.may_have_run
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config"]
+
+
+@pytest.mark.attack("a damaged known_hosts makes the key of another host a new one")
+@pytest.mark.parametrize(
+    "damage", ["", "rm $f; mkdir $f", "rm $f; ln -s $f $f", "truncate -s -9 $f", "truncate -s 999 $f"]
+)
+def test_damaged_known_hosts_accepts_no_key(tmp_path, damage):
+    ssh = pytest.importorskip("opsctl.nodes.remote.ssh", reason="needs the ssh extra")
+    first, second = (ssh.paramiko.ECDSAKey.generate() for _ in range(2))
+    file = tmp_path / "known"
+    file.write_text(f"node001 {first.get_name()} {first.get_base64()}")
+    subprocess.run(["bash", "-ec", damage], env={"f": str(file), "PATH": "/usr/bin:/bin"}, check=True)
+    hosts = ssh.KnownHosts([file], accept_new=True)
+    with pytest.raises((ssh.HostKeyChanged, ssh.HostUnknown)):
+        hosts.check("node001", second)
+
+
+@pytest.mark.root
+@pytest.mark.attack("a socket of a stranger takes the place of a shared connection of ssh")
+@pytest.mark.parametrize(*read_cases(__file__, "sockets"))
+def test_socket_lies_where_nobody_else_writes(monkeypatch, request, change):
+    directory = tempfile.TemporaryDirectory(prefix="s-")  # short, as the path of a socket must be
+    request.addfinalizer(directory.cleanup)
+    place = Path(directory.name) / "a" / "run"
+    place.mkdir(mode=0o700, parents=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    monkeypatch.setenv("HOME", "/nonexistent")
+    assert _find_socket_directory() == place
+    subprocess.run(["bash", "-ec", change], env={"run": str(place), "PATH": "/usr/bin:/bin"}, check=True)
+    assert _find_socket_directory() is None
 
 
 @pytest.mark.attack("umask 000 makes a main log that everybody can write")

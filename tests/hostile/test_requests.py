@@ -3,17 +3,20 @@
 import json
 import os
 import time
+from functools import partial
 
 import pytest
 
 from opsctl.host.system import SystemClock
 from opsctl.monitor.reconcile import reconcile
+from opsctl.monitor.status import read_status
 from opsctl.state import requests
 from opsctl.state.events import RequestRefused
+from opsctl.state.files import list_names
 from opsctl.state.journal import Journal
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import RequestKind, list_requests, request
+from opsctl.state.switches import RequestKind, request
 from tests.hostile.conftest import Site
 from tests.support.cases import read_table
 from tests.support.finalized_trains import QueuedTrain
@@ -83,15 +86,32 @@ def test_look_is_bounded(train):
     for number in range(20_000):
         (train.run.requests / f"release-{number:012x}.json").touch()
     began = time.process_time()
-    assert list_requests(train.run) == []
+    assert requests.read_requests(train.run)[0] == []
     assert time.process_time() - began < 0.5
     [line] = reconcile(train.arrays)
-    assert line.endswith("and 47 more")
+    assert line.endswith("and 997 more")
     kinds = [type(event) for event in train.arrays.journal.events()]
     assert kinds.count(RequestRefused) == 1
     for _ in range(3):
         reconcile(train.arrays)
     assert len(os.listdir(train.run.path / "refused-requests")) <= requests.MAX_SET_ASIDE
+
+
+@pytest.mark.attack("so many entries that a request among them is never read, and nothing says so")
+def test_many_entries_hide_no_request(train, monkeypatch):
+    monkeypatch.setattr("opsctl.state.requests.list_names", partial(list_names, max_entries=25_000))
+    train.arrays.hold(as_written("bad loss"))
+    for number in range(21_000):
+        (train.run.requests / f"x{number}").touch()
+    good = request(train.run, RequestKind.RELEASE)
+    notes = read_status(train.run, train.arrays.journal, train.queue.rows, train.clock.now()).notes
+    assert any(f"20000 entries of {train.run.requests} are no requests" in note for note in notes)
+    reconcile(train.arrays)
+    assert not good.exists()
+    for number in range(25_001):
+        (train.run.requests / f".x{number}").touch()
+    with pytest.raises(OSError, match="more than 25000 entries"):
+        reconcile(train.arrays)
 
 
 class TestMember:

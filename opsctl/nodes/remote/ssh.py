@@ -36,7 +36,8 @@ class HostUnknown(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHostLine:
     patterns: tuple[str, ...]
-    key: PKey
+    key: PKey | None
+    """None for a key that cannot be read: no other one is accepted for the host."""
     is_revoked: bool
 
 
@@ -52,13 +53,20 @@ class KnownHosts:
 
     def __post_init__(self) -> None:
         for file in self.files:
-            with suppress(OSError):
-                self._lines += parse(file.read_text(errors="replace"))
+            try:
+                text = file.read_text(errors="replace")
+            except FileNotFoundError:
+                continue
+            except OSError:
+                text = "\0"
+            self._lines += parse(text)
+            self.accept_new &= "\0" not in text  # a file that cannot be read, or not in full, may name any host
 
     def list_key_types(self, host: str) -> list[str]:
         """Return the types of a host's known keys, so that the host can be asked for a key of these types."""
         with self._lock:
-            return list(dict.fromkeys(line.key.get_name() for line in self._find(host) if not line.is_revoked))
+            keys = [line.key for line in self._find(host) if line.key and not line.is_revoked]
+        return list(dict.fromkeys(key.get_name() for key in keys))
 
     def check(self, host: str, key: PKey) -> None:
         """Check a host's key; add the key of a new host if `accept_new`. Raises HostKeyChanged, HostUnknown."""
@@ -92,18 +100,20 @@ class KnownHosts:
 
 
 def parse(text: str) -> list[KnownHostLine]:
-    """Return the valid lines. Certificate authorities are left out: paramiko cannot check certificates."""
+    """Return the lines. Certificate authorities are left out: paramiko cannot check certificates."""
     lines = []
     for number, line in enumerate(text.splitlines(), 1):
         marker, _, rest = line.strip().partition(" ")
         is_revoked = marker == "@revoked"
         if marker == "@cert-authority":
             continue
+        known, key = (rest if is_revoked else line).strip(), None
         with suppress(InvalidHostKey, SSHException, ValueError, TypeError, IndexError):
-            entry = HostKeyEntry.from_line(rest if is_revoked else line, number)
-            if entry is not None and entry.key is not None:
-                patterns = tuple(entry.hostnames)
-                lines.append(KnownHostLine(patterns=patterns, key=entry.key, is_revoked=is_revoked))
+            entry = HostKeyEntry.from_line(known, number)
+            key = entry.key if entry else None
+        if known and not known.startswith("#"):
+            patterns = tuple(known.split()[0].split(","))
+            lines.append(KnownHostLine(patterns=patterns, key=key, is_revoked=is_revoked))
     return lines
 
 

@@ -15,7 +15,7 @@ from opsctl.monitor.reconcile import carry_out
 from opsctl.preflight.problem import Problem
 from opsctl.state.events import RequestRefused
 from opsctl.state.lease import lease
-from opsctl.state.requests import RequestKind, list_requests, request
+from opsctl.state.requests import RequestKind, read_requests, request
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm, read
 from opsctl.train import Train
@@ -89,7 +89,7 @@ def test_python_and_the_page_start_no_task(app: App, run: RunDir) -> None:
 
 def test_request_of_a_member_starts_no_task(app: App, run: RunDir) -> None:
     request(run, RequestKind.RELEASE)
-    done = carry_out(app.arrays(run), list_requests(run)[0], nodes=1)
+    done = carry_out(app.arrays(run), read_requests(run)[0][0], nodes=1)
     assert "refused: t: a rollback was interrupted" in done[0]
     assert isinstance(app.journal(run).events()[-1], RequestRefused)
 

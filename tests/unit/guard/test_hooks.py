@@ -1,5 +1,6 @@
 """Hooks: which run when, once, bounded, and without any effect of their failures."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_reconcile_runs_hooks(train: QueuedTrain, tmp_path: Path) -> None:
     train.end_body(train.start_attempt(), 1)
     reconcile(train.arrays, runner=SystemRunner())
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\udcff", "x" * 200_000, "a\nb"], ids=range(5))
+def test_hook_runs_whatever_the_log_says_and_prints_no_secret(train: QueuedTrain, tmp_path: Path, text: str) -> None:
+    token = "hf_" + "A1b2C3d4" * 4 + "Zz"
+    hooks = set_hooks(train, on_attempt_end=f"touch {tmp_path}/ran; echo {token}")
+    attempt = train.start_attempt()
+    train.end_body(attempt, 1)
+    hooks.after_attempts([replace(finalize(train.arrays, train.rules, attempt), why=text)])
+    assert (tmp_path / "ran").exists()
+    assert token not in (train.run.logs / "hooks.log").read_text()
 
 
 def test_failing_and_slow_hooks_are_logged(train: QueuedTrain) -> None:

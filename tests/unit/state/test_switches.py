@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.host.system import user_name
 from opsctl.state import switches
+from opsctl.state.requests import read_requests
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, Switch
 
@@ -76,7 +77,7 @@ def test_requests_are_sorted_by_age(run):
     moment_ns = second.stat().st_mtime_ns
     os.utime(second, ns=(moment_ns, moment_ns - 10**9))
     os.utime(first, ns=(moment_ns, moment_ns))
-    assert [(request.exclude, request.path) for request in switches.list_requests(run)] == [
+    assert [(request.exclude, request.path) for request in read_requests(run)[0]] == [
         ("", second),
         ("node001", first),
     ]
@@ -85,4 +86,4 @@ def test_requests_are_sorted_by_age(run):
 @pytest.mark.parametrize("content", ["", "[]", '{"verb": "rm -rf"}', '{"verb": ["release"]}', '{"verb": {}}'])
 def test_invalid_request_is_ignored(run, content):
     (run.requests / "x.json").write_text(content)
-    assert switches.list_requests(run) == []
+    assert read_requests(run)[0] == []
