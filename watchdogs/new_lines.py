@@ -100,7 +100,7 @@ def _moved_aside(log: Path, place: LogPlace, start: Position) -> tuple[Path | No
         before = Position(inode=inode, offset=offset)
     if before.inode == 0:
         return None, before
-    renamed = (path for path in log.parent.glob(f"{glob.escape(log.stem)}?*") if _inode(path) == before.inode)
+    renamed = (path for path in log.parent.glob(f"{glob.escape(log.name)}?*") if _inode(path) == before.inode)
     return next(renamed, None), before
 
 

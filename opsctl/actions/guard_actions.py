@@ -15,12 +15,10 @@ from opsctl.app import App
 from opsctl.base.errors import ConfigError, OpsctlError
 from opsctl.guard.attempt_record import check_batch_job, choose_first_nodes
 from opsctl.guard.supervisor import GUARD_SIGNALS, Supervisor
-from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.host.system import replace_process
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.slurm.job_environment import ALLOCATED, list_allocated, own_job
 from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided
-from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir, check_trusted
 
 if TYPE_CHECKING:
@@ -59,8 +57,6 @@ def run_guard(app: App, run_dir: Path) -> int:
             signal.pthread_sigmask(signal.SIG_BLOCK, GUARD_SIGNALS)
             if supervisor.may_restart:
                 start_again(train, supervisor.next_env)
-        with supervisor.tolerated("setting a long log aside"):
-            set_log_aside(app, train)
         return code
     except Exception:
         if supervisor and supervisor.body:
@@ -74,14 +70,6 @@ def run_guard(app: App, run_dir: Path) -> int:
 def start_again(train: RunDir, env: Mapping[str, str]) -> None:
     """Replace this process by the guard of the next start in the same allocation."""
     replace_process([sys.executable, "-P", "-m", "opsctl.start_guard", str(train.path)], env=env)
-
-
-def set_log_aside(app: App, train: RunDir) -> None:
-    """Set a long main_log aside at the end of a job, if no other attempt may write to it. Raises OpsctlError."""
-    from opsctl.monitor.keep_files import carry_out, plan_main_log, read_keep_table  # noqa: PLC0415 (after the body)
-
-    if not list_unfinalized(train, replay(app.journal(train).events())):
-        carry_out(plan_main_log(train, read_keep_table(train, app.site)), train.logs, app.clock)
 
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:

@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
-from functools import partial
 
 import click
 from rich.table import Table
@@ -255,21 +254,18 @@ def prune(app: App, *, dry_run: bool) -> int:
     opsctl cron prune --dry-run
     opsctl cron prune
     """
-    from opsctl.monitor.keep_files import carry_out, plan_growing, plan_train  # noqa: PLC0415 (slow import)
+    from opsctl.monitor.keep_files import carry_out, plan, read_keep_table  # noqa: PLC0415 (slow import)
 
     steps, problems = [], []
     removed = 0 if dry_run else sweep(app.cron.place, app.clock.now(), app.site.cron)
-    now, alerts, trains = app.clock.now(), app.site_dir.alerts, filter(may_act, all_trains(app.root))
-    plans = [(run.name, run.logs, partial(plan_train, run, app.site, now)) for run in trains]
-    plans.append(("alerts", alerts, partial(plan_growing, alerts, ("journal-*.jsonl",), app.site.keep, now)))
-    for name, directory, make_plan in plans:
+    for run in filter(may_act, all_trains(app.root)):
         try:
-            planned = make_plan()
-            if planned and not dry_run:
-                carry_out(planned, directory, app.clock)
+            planned = plan(run, read_keep_table(run, app.site), app.clock.now())
+            if not dry_run:
+                carry_out(planned, run, app.clock)
             steps += planned
         except (OpsctlError, OSError) as error:
-            problems.append(f"{name}: {error}")
+            problems.append(f"{run.name}: {error}")
     lines = [f"{step.verb:<6}  {format_size(step.size):>8}  {step.path}" for step in steps]
     lines += problems if dry_run else [*problems, f"removed {removed} file{'s' * (removed != 1)}"]
     print_result({"removed": removed, "steps": steps, "problems": problems}, "\n".join(lines) or "nothing is due")

@@ -4,13 +4,12 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
-from pathlib import Path
+from itertools import islice
 
 from opsctl.base.errors import cannot_read
 from opsctl.diagnosis.causes import Weight, classify
-from opsctl.guard.attempt_record import find_log, read_start
-from opsctl.state.files import read_range, read_size_bytes
+from opsctl.guard.attempt_record import read_start
+from opsctl.state.files import read_range
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.log_lines import plain, read_line
@@ -56,7 +55,7 @@ class LogExcerpt:
 
 def read_log_tail(run: RunDir) -> LogExcerpt:
     """Return the last lines of the log. Raises RunDirError."""
-    lines = list(deque(_read_lines(run.main_log, -TAIL_BYTES, TAIL_BYTES), maxlen=MAX_LINES))
+    lines = list(deque(_read_lines(run, -TAIL_BYTES, TAIL_BYTES), maxlen=MAX_LINES))
     return LogExcerpt(title=f"the last {len(lines)} lines" if lines else "no log yet", lines=_show(lines))
 
 
@@ -64,7 +63,7 @@ def search_log(run: RunDir, query: str) -> LogExcerpt:
     """Return the newest lines that hold `query`, in upper or lower case. Raises RunDirError."""
     query = query[:MAX_QUERY_CHARS]
     needle = query.casefold()
-    lines = _read_lines(run.main_log, -SEARCH_BYTES, SEARCH_BYTES)
+    lines = _read_lines(run, -SEARCH_BYTES, SEARCH_BYTES)
     count, newest = 0, deque[tuple[int, bytes]](maxlen=MAX_LINES)
     for line in lines:
         if needle in line[1].decode(errors="replace").casefold():
@@ -77,32 +76,33 @@ def search_log(run: RunDir, query: str) -> LogExcerpt:
 
 def read_attempt_end(run: RunDir, journal: Journal, attempt: str) -> LogExcerpt:
     """Return the last lines of one attempt. Raises RunDirError."""
-    places = _find_places(run, journal)
-    if attempt not in places:
+    begins, ends = _find_bounds(run, journal)
+    if attempt not in begins:
         return LogExcerpt(title="the log does not show where this attempt begins", lines=())
-    log, begin, end = places[attempt]
-    if end is None and log == run.main_log:
+    if attempt not in ends:
         return read_log_tail(run)
-    end = read_size_bytes(log) if end is None else end
-    begin = max(begin, end - TAIL_BYTES)
-    lines = list(deque(_read_lines(log, begin, end - begin), maxlen=MAX_LINES))
+    begin = max(begins[attempt], ends[attempt] - TAIL_BYTES)
+    lines = list(deque(_read_lines(run, begin, ends[attempt] - begin), maxlen=MAX_LINES))
     job = attempt.rpartition(".")[0]
     return LogExcerpt(title=f"the last {len(lines)} lines of job {job}", lines=_show(lines, hit=len(lines) - 1))
 
 
-def _find_places(run: RunDir, journal: Journal) -> dict[str, tuple[Path, int, int | None]]:
-    """Return the file with the log of every attempt, and where in it the attempt begins and ends; None: at its end."""
-    read = {attempt: read_start(run.attempt(attempt)) for attempt in replay(journal.events()).attempts}
-    starts = {attempt: start for attempt, start in read.items() if start}
-    pairs = zip_longest(starts.items(), list(starts.values())[1:])
-    return {attempt: find_log(run, start, following) for (attempt, start), following in pairs}
+def _find_bounds(run: RunDir, journal: Journal) -> tuple[dict[str, int], dict[str, int]]:
+    """Return where every attempt begins in the log, and where every attempt but the newest ends."""
+    begins: dict[str, int] = {}
+    for attempt in replay(journal.events()).attempts:
+        if start := read_start(run.attempt(attempt)):
+            begins[attempt] = start.main_log
+    return begins, dict(zip(begins, list(begins.values())[1:], strict=False))
 
 
 def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
     """Return the lines about the first error of the newest attempt that has one. Raises RunDirError."""
-    places = _find_places(run, journal) or {"": (run.main_log, -SEARCH_BYTES, None)}
-    for attempt, (log, begin, end) in list(reversed(places.items()))[:MAX_ATTEMPTS]:
-        lines = _read_lines(log, begin, SEARCH_BYTES if end is None else max(0, min(SEARCH_BYTES, end - begin)))
+    begins, ends = _find_bounds(run, journal)
+    for attempt in list(reversed(begins))[:MAX_ATTEMPTS] or [""]:
+        begin = begins.get(attempt, -SEARCH_BYTES)
+        most = min(SEARCH_BYTES, ends[attempt] - begin) if attempt in ends else SEARCH_BYTES
+        lines = _read_lines(run, begin, max(0, most))
         before = deque[tuple[int, bytes]](maxlen=LINES_BEFORE)
         classified = 0
         for line in lines:
@@ -133,17 +133,17 @@ def _show(lines: Sequence[tuple[int, bytes]], hit: int = -1) -> tuple[ShownLine,
     return tuple(shown)
 
 
-def _read_lines(log: Path, begin: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _read_lines(run: RunDir, begin: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a part of the log with their offsets, without empty ones. Raises RunDirError.
 
     One at a time: millions of short lines would take a hundred times the memory of their text.
     """
     try:
-        data, size = read_range(log, begin, max_bytes)
+        data, size = read_range(run.main_log, begin, max_bytes)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise cannot_read(log, error) from error
+        raise cannot_read(run.main_log, error) from error
     start = begin if begin >= 0 else max(0, size + begin)
     while data.count(b"\n") > MAX_READ_LINES:
         start += len(data) - len(data) // 2

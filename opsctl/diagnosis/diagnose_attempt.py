@@ -41,8 +41,6 @@ class FinishedAttemptLogs:
     """The range of main_log that belongs to an attempt, and facts from outside the logs."""
 
     attempt: str
-    log: Path
-    """main_log, or a part of it that was set aside."""
     begin: int = 0
     """Offset in main_log where the attempt begins, in bytes."""
     end: int | None = None
@@ -62,8 +60,8 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
     if attempt_logs.exit_reason and attempt_logs.exit_reason.is_final:
         return replace(find_root_cause([], end=attempt_logs.exit_reason), attempt=attempt_logs.attempt)
     pattern = read_step_pattern(run)
-    survived = find_survived(attempt_logs.log, attempt_logs.earlier, pattern)
-    main = scan(attempt_logs.log, begin=attempt_logs.begin, end=attempt_logs.end, pattern=pattern, survived=survived)
+    survived = find_survived(run.main_log, attempt_logs.earlier, pattern)
+    main = scan(run.main_log, begin=attempt_logs.begin, end=attempt_logs.end, pattern=pattern, survived=survived)
     events = main.events
     if not any(event.cause.weight is Weight.CAUSE for event in events):
         rank_events = scan_ranks(sorted(run.attempt_logs(attempt_logs.attempt).glob("*.log")))
@@ -72,7 +70,7 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
     diagnosis = find_root_cause(
         events, end=attempt_logs.exit_reason, iteration=main.iteration, ranks=attempt_logs.ranks, before=before
     )
-    diagnosis = _add_suspicious_lines(diagnosis, [attempt_logs.log], begin=attempt_logs.begin, end=attempt_logs.end)
+    diagnosis = _add_suspicious_lines(diagnosis, [run.main_log], begin=attempt_logs.begin, end=attempt_logs.end)
     dumps = unpacked(run.attempt(attempt_logs.attempt).path / "flight").parent
     recorded = explain_dumps(read_dumps(dumps))
     log = find_original(diagnosis.log)

@@ -30,9 +30,9 @@ from opsctl.slurm.job_environment import (
     own_nodes,
     own_task,
 )
-from opsctl.state.files import close_to_others, number_part, read_size_bytes
+from opsctl.state.files import close_to_others, read_size_bytes
 from opsctl.state.records import load_record, to_text
-from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, MAIN_LOG, Attempt, RunDir
+from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
@@ -60,8 +60,6 @@ class Start:
     """A mark of the newest checkpoint. The mark grows with every new checkpoint."""
     main_log: int = 0
     """Size of main_log in bytes at the start. Later bytes belong to this attempt."""
-    log_part: int = 0
-    """How many parts of main_log had been set aside: the number of the part with the log of this attempt."""
     code: str = ""
     """Hash of the frozen code; empty without a freeze."""
     restarts: int | None = None
@@ -147,8 +145,7 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
         restarts=count_restarts(env),
         at=now,
         checkpoint=find_newest_checkpoint(run),
-        main_log=read_size_bytes(run.logs / MAIN_LOG),
-        log_part=number_part(run.logs / MAIN_LOG),
+        main_log=read_size_bytes(run.main_log),
         code=str(code.get("hash", "")),
         commit=str(code.get("commit", "")),
     )
@@ -174,17 +171,6 @@ def find_next_start(run: RunDir, attempt: Attempt, started: Sequence[str]) -> St
     """
     later = started[started.index(attempt.name) + 1 :] if attempt.name in started else ()
     return next(filter(None, (read_start(run.attempt(name)) for name in later)), None)
-
-
-def find_log(run: RunDir, start: Start | None, next_start: Start | None) -> tuple[Path, int, int | None]:
-    """Return the file with the log of an attempt, and where in the file the attempt begins and ends; None: at its end.
-
-    Raises RunDirError.
-    """
-    if start is None:
-        return run.main_log, 0, None
-    is_cut = next_start is not None and next_start.log_part == start.log_part
-    return run.log_part(start.log_part), start.main_log, next_start.main_log if next_start and is_cut else None
 
 
 def find_newest_checkpoint(run: RunDir) -> int:

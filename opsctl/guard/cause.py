@@ -19,7 +19,7 @@ from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_atte
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_outcome, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.attempt_record import find_log, find_next_start, read_start
+from opsctl.guard.attempt_record import find_next_start, read_start
 from opsctl.guard.dossier import Dossier
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.node_care import NodeCare, find_accused, find_lost, resolve_nodes
@@ -255,15 +255,14 @@ def load_attempt_logs(
     """Return where the logs of an attempt lie and what else is known. `started` lists all attempts in order."""
     start, next_start = read_start(run.attempt(name)), find_next_start(run, run.attempt(name), started)
     before = started[: started.index(name)][-MAX_EARLIER_ATTEMPTS:] if name in started else []
-    starts = [*filter(None, (read_start(run.attempt(attempt)) for attempt in before)), *([start] if start else [])]
-    log, begin, end = find_log(run, start, next_start)
+    begins = [earlier.main_log for attempt in before if (earlier := read_start(run.attempt(attempt)))]
+    begins += [start.main_log] if start else []
     settings = read_settings(run)
     return FinishedAttemptLogs(
         attempt=name,
-        log=log,
-        begin=begin,
-        end=end or None,
-        earlier=tuple(pairwise(each.main_log for each in starts if start and each.log_part == start.log_part)),
+        begin=start.main_log if start else 0,
+        end=(next_start.main_log or None) if next_start else None,
+        earlier=tuple(pairwise(begins)),
         exit_reason=exit_reason,
         ranks=settings.world_size if settings else None,
     )

@@ -12,7 +12,7 @@ from opsctl.base.tables import read_patterns
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.checkpoints.trainer_command.read_command import CommandContent, list_options, read_command
 from opsctl.checkpoints.trainer_command.shell import strip_comments
-from opsctl.guard.attempt_record import Start, find_log, find_next_start, read_start
+from opsctl.guard.attempt_record import Start, find_next_start, read_start
 from opsctl.guard.end_record import Outcome, read_end
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
@@ -136,10 +136,10 @@ def gather_evidence(
     end = find_end(attempt, job)
     deadline_s = read_time(attempt.deadline)
     start, pattern = read_start(attempt), read_step_pattern(run)
-    log, log_begin, log_end = find_log(run, start, next_start)
-    line = last_iteration(log, pattern) if next_start is None else None
-    last_lines = read_last_lines(log, log_begin, log_end, pattern=pattern) if start else LastLines()
-    signs = read_log_signs(log, log_begin, pattern, end=log_end or 0) if start else LogSigns()
+    log_end = next_start.main_log if next_start else None
+    line = last_iteration(run.main_log, pattern) if log_end is None else None
+    last_lines = read_last_lines(run.main_log, start.main_log, log_end, pattern=pattern) if start else LastLines()
+    signs = read_log_signs(run.main_log, start.main_log, pattern, end=log_end or 0) if start else LogSigns()
     logged = find_decisive_line(signs)
     if logged and (line is None or logged.last != line.last or logged.step >= line.step):
         line = logged  # the last line of a log that is over is complete
@@ -159,14 +159,12 @@ def gather_evidence(
         is_end_saved=not (last_lines.counts_in_epoch or signs.has_restarted) and _is_saved(run, known_last),
         has_finished_file=attempt.finished.exists(),
         was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
-        cancelled_line=_find_cancelled_step(run, attempt, log, log_begin, log_end)
-        if start and code is not None
-        else "",
+        cancelled_line=_find_cancelled_step(run, attempt, start, log_end) if start and code is not None else "",
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
         failed_line=last_lines.failed,
         epochs_left=last_lines.epochs_left,
-        usage_line=find_usage(log, log_begin, log_end) if start else "",
+        usage_line=find_usage(run.main_log, start.main_log, log_end) if start else "",
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
         limits_itself=_limits_itself(command, options),
@@ -253,13 +251,13 @@ def _find_reached_target(step: int, gap: float, options: Sequence[tuple[str, str
     return targets[0] if len(targets) == 1 and abs(targets[0] - step) < max(gap, 2) else None
 
 
-def _find_cancelled_step(run: RunDir, attempt: Attempt, log: Path, begin: int, end: int | None) -> str:
+def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start, log_end: int | None) -> str:
     """Return what Slurm wrote about the cancelled step; empty if a rank failed before: then srun ends the others."""
     logs = run.attempt_logs(attempt.name)
     signalled, first_exit = _read_mtime(logs / "signalled"), _read_mtime(logs / "first-exit")
     if first_exit and (signalled is None or first_exit < signalled):
         return ""
-    for line in read_last(log, begin, end):
+    for line in read_last(run.main_log, start.main_log, log_end):
         if PATTERNS["rank_failed"].match(line):
             return ""
         if cancelled := PATTERNS["step_cancelled"].search(line):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from opsctl.checkpoints.scan import list_checkpoints_in
-from opsctl.guard.attempt_record import Start, find_log
+from opsctl.guard.attempt_record import Start
 from opsctl.guard.end_record import AttemptProgress
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
@@ -56,8 +56,8 @@ def read_attempt_progress(
             new_checkpoint=mark > start.checkpoint,
             shows_training=True,
         )
-    main_log, begin, end = find_log(run, start, next_start)
-    log = read_log_signs(main_log, begin, read_step_pattern(run), end=end or 0)
+    end = next_start.main_log if next_start else 0
+    log = read_log_signs(run.main_log, start.main_log, read_step_pattern(run), end=end)
     since_ns = _read_start_ns(attempt)
     found = find_directories(run, read_settings(run), logged=log.saved_paths)
     directories = [directory.path for directory in found]

@@ -19,7 +19,7 @@ from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.state.events import Allowed, ArrayLost, Created, Excluded, SubmitRefused, Submitted, Submitting
 from opsctl.state.lease import lease
-from opsctl.state.run_dir import MAIN_LOG, RunDir
+from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 
 
@@ -123,7 +123,7 @@ class Launch:
         # Slurm got it. Until then nothing may be submitted again.
         self.arrays.note(Submitting(nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after))
         # Slurm reads a percent sign in the path as a pattern.
-        output = str(self.run.logs / MAIN_LOG).replace("%", "%%")
+        output = str(self.run.main_log).replace("%", "%%")
         try:
             array = self.arrays.slurm.submit(plan, script=str(self.run.wrapper), output=output)
         except Unreachable:

@@ -100,8 +100,6 @@ class AttemptFacts(NamedAttempt):
     """When a rank last wrote to its log, as recorded at the end."""
     offset: int | None = None
     """Where in the main log the attempt began, in bytes."""
-    log_part: int = 0
-    """In which part of the main log."""
 
 
 def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]:
@@ -127,8 +125,7 @@ def _add_records(run: RunDir, attempt: AttemptFacts) -> AttemptFacts:
     directory = run.attempt(attempt.attempt)
     if start := read_start(directory):
         begin = min(attempt.begin, start.at.timestamp())
-        attempt = replace(attempt, begin=begin, node_count=start.node_count)
-        attempt = replace(attempt, offset=start.main_log, log_part=start.log_part)
+        attempt = replace(attempt, begin=begin, node_count=start.node_count, offset=start.main_log)
     if attempt.outcome and (end := read_end(directory)):
         last_output = end.last_output.timestamp() if end.last_output else None
         ended = max(attempt.begin, end.ended.timestamp())

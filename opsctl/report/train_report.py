@@ -16,9 +16,8 @@ from opsctl.report.contents import WHOLE, Report, ReportPeriod, TimedAttempt, Wi
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.drill_score import Drilled
 from opsctl.state.events import AttemptFinalized, Cancelled, Event, Submitted, Submitting, cancels_train
-from opsctl.state.files import list_parts, number_part, read_size_bytes
-from opsctl.state.packed import unpacked
-from opsctl.state.run_dir import MAIN_LOG, RunDir
+from opsctl.state.files import read_size_bytes
+from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd
 from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
@@ -196,24 +195,22 @@ class _TrainLog:
 def _read_log(run: RunDir, attempts: Sequence[AttemptFacts]) -> _TrainLog:
     """Read the main log and its rotated files.
 
-    An attempt records the part of the log, and the offset in it, at which it began. Where an offset is lower than the
-    one before, or beyond the end of the file, the log was replaced. The replaced file is read if it still exists as
-    `main_log.txt.1`.
+    An attempt records the offset in the log at which it began. Where an offset is lower than the one before, or beyond
+    the end of the file, the log was replaced. The replaced file is read if it still exists as `main_log.txt.1`.
     """
-    log = run.logs / MAIN_LOG
-    files = _list_log_files(log)
-    end = (number_part(log) - (not log.exists()), read_size_bytes(files[-1]) if files else 0)
-    places = _fill_places(attempts, end)
+    files = _list_log_files(run.main_log)
+    size_bytes = read_size_bytes(files[-1]) if files else 0
+    offsets = _fill_offsets(attempts, size_bytes)
     train_log = _TrainLog(LogSummary(), [LogPart() for _ in attempts], set(range(len(attempts))))
     following = LogPart()  # the beginning of a newer file belongs to the last attempt of the older file
     lost, pattern = 0, read_step_pattern(run)
-    for group in reversed(_group_by_file(places, end)):
+    for group in reversed(_group_by_file(offsets, size_bytes)):
         path = files.pop() if files else None
         if path is None:
             lost += len(group)
             read = LogSummary([LogPart() for _ in (0, *group)])
         else:
-            read = read_summary(unpacked(path), [places[number][1] for number in group], pattern=pattern)
+            read = read_summary(path, [offsets[number] for number in group], pattern=pattern)
             train_log.truncated -= set(group)
         head, *parts = read.parts
         last = parts[-1] if parts else head
@@ -241,25 +238,27 @@ def _note_log(summary: LogSummary, attempts: Sequence[AttemptFacts], lost: int) 
     return notes
 
 
-def _fill_places(attempts: Sequence[AttemptFacts], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return in which part of the log, and where in it, every attempt began; `end` is the end of the log.
+def _fill_offsets(attempts: Sequence[AttemptFacts], size_bytes: int) -> list[int]:
+    """Return where in the log every attempt began.
 
-    An attempt without a place logged nothing: its text is empty, and lies just before the next attempt.
+    An attempt without an offset logged nothing: its text is empty, and lies just before the next attempt.
     """
-    places: list[tuple[int, int]] = []
-    next_place = end
+    offsets: list[int] = []
+    next_offset = size_bytes
     for attempt in reversed(attempts):
         if attempt.offset is not None:
-            next_place = (attempt.log_part, attempt.offset)
-        places.append(next_place)
-    return places[::-1]
+            next_offset = attempt.offset
+        offsets.append(next_offset)
+    return offsets[::-1]
 
 
-def _group_by_file(places: Sequence[tuple[int, int]], end: tuple[int, int]) -> list[range]:
+def _group_by_file(offsets: Sequence[int], size_bytes: int) -> list[range]:
     """Return the attempts of each file, the newest file last. The newest file always has a range, maybe empty."""
-    pairs = enumerate(pairwise([*places, end]), 1)
-    cuts = [number for number, (before, after) in pairs if after < before or after[0] > before[0]]
-    return [range(begin, end) for begin, end in pairwise([0, *cuts, len(places)])]
+    cuts = [number for number in range(1, len(offsets)) if offsets[number] < offsets[number - 1]]
+    if offsets and offsets[-1] > size_bytes:
+        cuts.append(len(offsets))
+    edges = [0, *cuts, len(offsets)]
+    return [range(begin, end) for begin, end in pairwise(edges)]
 
 
 def _list_log_files(log: Path) -> list[Path]:
@@ -269,7 +268,7 @@ def _list_log_files(log: Path) -> list[Path]:
         number = path.name.removeprefix(f"{log.name}.").removesuffix(".gz")
         if number.isdecimal():
             rotated.append((int(number), path))
-    files = [*(path for _, path in sorted(rotated, reverse=True)), *list_parts(log)]
+    files = [path for _, path in sorted(rotated, reverse=True)]
     return [*files, log] if log.exists() else files
 
 

@@ -19,7 +19,7 @@ from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
-from opsctl.settings.field_types import Duration, Name, SbatchOption, SettingsTable, Size, Text, Word, must
+from opsctl.settings.field_types import Duration, Name, SbatchOption, SettingsTable, Text, Word, must
 from opsctl.settings.health import HealthSettings, PolicySettings, RemoteSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.rollback import RollbackSettings
@@ -82,7 +82,6 @@ class KeepTable(SettingsTable):
     attempts: int = Field(20, ge=1)
     pack_days: float = Field(7, ge=0)
     delete_days: float = Field(0, ge=0)
-    log_size: Size = Field(256 << 20, ge=1 << 10)
 
 
 class SiteSettings(SettingsTable):

@@ -35,7 +35,7 @@ SMALL_BYTES, MAX_RATIO = 64 << 20, 200
 
 def find_own_files(path: Path) -> list[Path]:
     """Return the regular files of this user that `path` stands for. No link is followed."""
-    found = list(find_matches(path.parent, "flight-*")) if path.name == "flight" else [path]
+    found = list(find_matches(path.parent, "flight-*")) if path.name == "flight" else []
     for place, _, names in os.walk(path) if is_directory(path) else ():
         found += [Path(place, name) for name in names]
     return [file for file in found if is_regular(file) and file.lstat().st_uid == os.geteuid()]
@@ -120,7 +120,7 @@ def _below(copies: "tempfile.TemporaryDirectory[str]", directory: Path) -> Path:
     return Path(f"{copies.name}{os.path.normpath(directory.absolute())}")
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _copy(archive: Path, _inode: int, _changed_ns: int) -> "tempfile.TemporaryDirectory[str]":
     """Copy the files of an archive. The directory goes with the process, or with the last who knows it."""
     copies = tempfile.TemporaryDirectory(prefix="opsctl-packed-")

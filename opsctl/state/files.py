@@ -9,7 +9,6 @@ import errno
 import fnmatch
 import json
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -275,24 +274,6 @@ def read_change_s(path: Path) -> float | None:
         return path.lstat().st_mtime
     except OSError:
         return None
-
-
-def list_parts(path: Path) -> list[Path]:
-    """Return the parts of a growing file that were set aside, packed or not, the oldest first."""
-    names = {entry.name.removesuffix(ARCHIVE_SUFFIX) for entry in find_matches(path.parent, f"{path.stem}.*")}
-    is_part = re.compile(rf"{re.escape(path.stem)}\.\d{{6}}{re.escape(path.suffix)}").fullmatch
-    return [path.with_name(name) for name in sorted(filter(is_part, names))]
-
-
-def name_part(path: Path, number: int) -> Path:
-    """Return what a growing file is called once it is set aside as the part with this number."""
-    return path.with_name(f"{path.stem}.{number:06}{path.suffix}")
-
-
-def number_part(path: Path) -> int:
-    """Return the number that a growing file gets when it is set aside."""
-    parts = list_parts(path)
-    return int(parts[-1].name.split(".")[-2]) + 1 if parts else 0
 
 
 def find_archive(path: Path) -> Path | None:

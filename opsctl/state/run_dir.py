@@ -16,11 +16,8 @@ from opsctl.state.files import (
     is_directory,
     is_regular,
     list_names,
-    list_parts,
     make_directories,
     make_directory,
-    name_part,
-    number_part,
     set_directory_mode,
     write_atomic,
 )
@@ -38,7 +35,6 @@ FLIGHT_DUMP_PREFIX = "flight-"
 MAX_NAMED_TRAINS = 10
 """Train names in a message."""
 
-MAIN_LOG = "main_log.txt"
 OWNED = ("journal", "heartbeat", "logs", "attempts", "checkpoints", "revisions")
 
 
@@ -121,6 +117,7 @@ class RunDir:
     requests = Below("requests")
     heartbeat = Below("heartbeat")
     logs = Below("logs")
+    main_log = Below("logs/main_log.txt")
     checkpoints = Below("checkpoints")
     mlflow_run = Below("mlflow-run-id")
     """The id of the train's run in MLflow, written by the trainer."""
@@ -137,20 +134,6 @@ class RunDir:
         except FileNotFoundError:
             return []
         return [Attempt(directory / name) for name in names if is_directory(directory / name)]
-
-    @property
-    def main_log(self) -> Path:
-        """The log of all ranks; until the next job begins another, the newest part that was set aside."""
-        log = self.logs / MAIN_LOG
-        return log if log.exists() or not (parts := list_parts(log)) else unpacked(parts[-1])
-
-    def log_part(self, number: int) -> Path:
-        """Return the part of main_log with this number, a copy if it is packed; main_log if that is not set aside yet.
-
-        Raises RunDirError.
-        """
-        log = self.logs / MAIN_LOG
-        return log if number >= number_part(log) else unpacked(name_part(log, number))
 
     def attempt_logs(self, attempt: str) -> Path:
         """Return the directory with the logs of the ranks, a copy if they are packed. Raises RunDirError."""

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
-from opsctl.state.files import list_parts, read_range
+from opsctl.state.files import read_range
 from opsctl.state.journal import Journal, replay
-from opsctl.state.packed import unpacked
-from opsctl.state.run_dir import MAIN_LOG, RunDir
+from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail
 from opsctl.telemetry.logs.log_lines import RANKS_LOG, merge, time_of
 
@@ -35,14 +33,10 @@ class TrainLog:
         return f"the log of {self.run.name}"
 
     def tail(self, lines: int | None) -> Iterable[bytes]:
-        log = self.run.logs / MAIN_LOG
-        self.main, self.pulse = _begin(log, lines), _begin(self.run.logs / "pulse.log", lines)
+        self.main, self.pulse = _begin(self.run.main_log, lines), _begin(self.run.logs / "pulse.log", lines)
         if lines is None:
-            older = chain.from_iterable(GrowingFile(unpacked(part)).read() for part in list_parts(log))
-            return merge(chain(older, self.main.read()), self.pulse.read())
+            return merge(self.main.read(), self.pulse.read())
         main, pulse = list(self.main.read()), list(self.pulse.read())
-        if len(main) < lines and (parts := list_parts(log)):  # a new job has begun another part
-            main = [*at_tail(unpacked(parts[-1]), lines - len(main)).read(), *main]
         return list(merge(main, _select_recent(main, pulse)))[-lines:] if lines else []
 
     def read(self) -> Iterator[bytes]:

@@ -116,7 +116,7 @@ def test_why_shows_the_rank_that_never_came(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "gpt")
     attempt = run.attempt("12_1.0")
     shutil.copytree(CORPUS, attempt.path)
-    assert diagnose_attempt(run, FinishedAttemptLogs(log=run.main_log, attempt=attempt.name)).also[0] == MISSING
+    assert diagnose_attempt(run, FinishedAttemptLogs(attempt=attempt.name)).also[0] == MISSING
 
 
 def test_switch_sets_the_variables_of_the_recorder(tmp_path: Path) -> None:

@@ -122,9 +122,7 @@ def diagnose_second(tmp_path: Path, first: list[str], second: list[str]) -> Diag
     texts = ["".join(f"{line}\n" for line in lines) for lines in (first, second)]
     run.main_log.write_text("".join(texts))
     begin = len(texts[0].encode())
-    return diagnose_attempt(
-        run, FinishedAttemptLogs(log=run.main_log, attempt="1_2.0", begin=begin, earlier=((0, begin),))
-    )
+    return diagnose_attempt(run, FinishedAttemptLogs(attempt="1_2.0", begin=begin, earlier=((0, begin),)))
 
 
 @pytest.mark.parametrize("name", KNOWN)
