@@ -17,17 +17,8 @@ from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.finalized_trains import QueuedTrain, make_train
 from tests.support.hostile_users import OWNER, TEAM
+from tests.support.slurms import SLURM_CONF
 
-SLURM_CONF = """\
-ClusterName=gone
-SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort=1
-AuthType=auth/none
-MessageTimeout=1
-NodeName=n1
-PartitionName=p Nodes=n1
-"""
-"""Of a Slurm that does not answer."""
 ITERATION = " iteration {} / 100 | elapsed time per iteration (ms): 1000 | lm loss: 2.5 |\n"
 
 

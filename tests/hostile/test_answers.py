@@ -98,19 +98,7 @@ SIGNED = {
     "signature": sign(KEY, f"{TOPIC}/ack/{MESSAGE}.9999999999"),
 }
 GOOD = SIGNED["good"]
-NTFY = """
-root = "{root}"
-[alerts.people]
-anna = ["ntfy:phone"]
-[alerts.channels.phone]
-kind = "ntfy"
-server = "{server}"
-topic = "alerts"
-answer_topic = "answers"
-answer_key = "{key}"
-[alerts]
-warning_looks = 1
-"""
+NTFY = read_table(__file__, "ntfy")
 FORGED = [
     *(text.format(**SIGNED) for text in read_table(__file__, "forged")),
     "\ud800 \udc80.x",

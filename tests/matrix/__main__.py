@@ -1,4 +1,4 @@
-"""Run opsctl's tests on the Slurm of several suites: python -m tests.matrix [--suite SUITE] [--shell | --record]"""
+"""Run opsctl's tests on the Slurm of several suites: python -m tests.matrix [--suite SUITE] [--shell]"""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.matrix.mirror import CannotBuild
-from tests.matrix.roots import REPOSITORY, VENV, WORK, Root, unpacked
+from tests.matrix.roots import VENV, WORK, Root, unpacked
 
 SUITES = ("bookworm", "trixie", "sid")
 TESTS = (
@@ -71,7 +71,6 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description="Run opsctl's tests on several Slurms.")
     parser.add_argument("--suite", action="append", help=f"one suite of the archive (default: {', '.join(SUITES)})")
     parser.add_argument("--shell", action="store_true", help="open a shell in the root instead")
-    parser.add_argument("--record", action="store_true", help="record the output of Slurm's commands in tests/corpus")
     parser.add_argument("--build", action="store_true", help="only build the roots that the cache lacks")
     parser.add_argument("--logs", help="directory for the logs (default: a new one below /tmp)")
     parser.add_argument("tests", nargs="*", help=f"arguments for pytest (default: {' '.join(TESTS)})")
@@ -96,8 +95,6 @@ def run_in_root(root: Root, options: argparse.Namespace, logs: Path) -> Result:
     if options.shell:
         code = root.run(["bash"], limit_s=None, directory=WORK)
         return Result(suite=root.suite, slurm=version, passed=1, problem="" if code == 0 else f"exit code {code}")
-    if options.record:
-        return record(root, version, logs)
     return run_tests(root, version, options.tests, logs)
 
 
@@ -140,24 +137,6 @@ def run_tests(root: Root, version: str, wanted: list[str], logs: Path) -> Result
         skipped=len(skipped),
         seconds=seconds,
         problem=problem,
-    )
-
-
-def record(root: Root, version: str, logs: Path) -> Result:
-    """Copy what tests/matrix/record.py recorded inside to tests/corpus/<program>/<version>/."""
-    argv = [f"{VENV}/bin/python", "-P", "-m", "tests.matrix.record", "/tmp/corpus"]
-    began = time.monotonic()
-    env = {"PYTHONPATH": WORK}
-    code = root.run(argv, limit_s=600, directory=WORK, output=logs / f"{root.suite}.log", env=env)
-    recorded = sorted(path for path in (root.path / "tmp/corpus").rglob("*.txt"))
-    for path in recorded:
-        program, case = path.parts[-2:]
-        target = REPOSITORY / "tests" / "corpus" / program / version / case
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    problem = f"the recorder left with exit code {code}" if code else ""
-    return Result(
-        suite=root.suite, slurm=version, passed=len(recorded), seconds=time.monotonic() - began, problem=problem
     )
 
 

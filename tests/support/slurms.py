@@ -12,6 +12,16 @@ from opsctl.sandbox.faults import FaultKind
 
 OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
 Up = Callable[..., Sandbox]
+SLURM_CONF = """\
+ClusterName=gone
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort=1
+AuthType=auth/none
+MessageTimeout=1
+NodeName=n1
+PartitionName=p Nodes=n1
+"""
+"""Of a Slurm that does not answer."""
 
 
 def run_slurm(sandbox: Sandbox, *argv: str) -> str:

@@ -14,23 +14,8 @@ from tests.support.cases import read_cases, read_table
 from tests.support.mounts import mounting
 from tests.support.trains import Trains, until
 
-TRAINER = """
-step=$(cat "$1/saved" 2>/dev/null || echo 0)
-for turn in 1 2 3; do
-    step=$((step + 1))
-    echo " iteration $step/ 12 | lm loss: 2.0E+00 |"
-done
-if [ -e "$1/saves" ]; then echo "$step" >"$1/saved"; fi
-[ "$step" -ge 12 ]
-"""
-
-SAVER = """
-if ! echo 12 >"$2/saved"; then
-    echo "OSError: [Errno 28] No space left on device"
-    exit 1
-fi
-echo " iteration 12/ 12 | lm loss: 2.0E+00 |"
-"""
+TRAINER = read_table(__file__, "trainer")
+SAVER = read_table(__file__, "saver")
 
 TUTORIAL: str = read_table(__file__, "tutorial")
 

@@ -27,18 +27,9 @@ from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from tests.support.findings import make_finding
+from tests.support.slurms import SLURM_CONF
 
 pytestmark = pytest.mark.skipif(not shutil.which("squeue"), reason="needs Slurm's commands")
-
-SLURM_CONF = """\
-ClusterName=gone
-SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort=1
-AuthType=auth/none
-MessageTimeout=1
-NodeName=n1
-PartitionName=p Nodes=n1
-"""
 
 
 @pytest.fixture
