@@ -227,6 +227,6 @@ def test_unread_answers_are_a_finding(site: Site, monkeypatch: pytest.MonkeyPatc
         with serving(body) as server:
             file.write_text(NTFY.format(root=site.root, server=server, key=KEY))
             file.chmod(0o600)
-            findings = Watch(services=build()).cycle().findings
+            findings = Watch(app=build()).cycle().findings
         severities += [finding.severity.value for finding in findings if finding.key == "answers/site"]
     assert severities == ["warning", "ok"]
