@@ -104,13 +104,14 @@ def print_result(data: object, *parts: str | RenderableType) -> None:
 
 
 def print_parts(*parts: str | RenderableType) -> None:
+    """Print texts, tables and so on. Cells of tables are folded, never cut off: people copy commands from them."""
     for part in parts:
         if isinstance(part, str):
             print_text(part)
-        elif isinstance(part, Table):
-            print_table(part)
-        else:
-            console().print(part)
+            continue
+        for column in part.columns if isinstance(part, Table) else ():
+            column.overflow = "fold"
+        console().print(part)
 
 
 def print_train_result(train: str, data: Mapping[str, object], text: str) -> None:
@@ -169,13 +170,6 @@ def make_table(rows: Iterable[Sequence[str | Text]], columns: Sequence[str] = ()
     for row in rows:
         table.add_row(*(text if isinstance(text, Text) else cell(text) for text in row))
     return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table. Cells are folded, never cut off: people copy commands from them."""
-    for column in table.columns:
-        column.overflow = "fold"
-    console().print(table)
 
 
 class _UnpaddedStream(io.StringIO):

@@ -127,7 +127,8 @@ def _describe_throughput(progress: Progress | None, lines: Sequence[Iteration], 
     if not rates:
         return Figure(name="Throughput", value="unknown", is_unknown=True)
     unit = "samples/s" if lines[-1].global_batch else "steps/s"
-    value = f"{format_rate(median(rates[-RECENT_LINES:]))}{NO_BREAK}{unit}"
+    rate = median(rates[-RECENT_LINES:])
+    value = f"{format_count(rate) if rate >= 1000 else f'{rate:.3g}'}{NO_BREAK}{unit}"
     details = [f"{progress.tflops:.3g}{NO_BREAK}TFLOP/s/GPU"] if progress and progress.tflops else []
     details += [f"{progress.step_s:.3g}{NO_BREAK}s/step"] if progress and progress.step_s else []
     return Figure(
@@ -137,10 +138,6 @@ def _describe_throughput(progress: Progress | None, lines: Sequence[Iteration], 
         curve=draw_sparkline(rates),
         kind="pace",
     )
-
-
-def format_rate(rate: float) -> str:
-    return format_count(rate) if rate >= 1000 else f"{rate:.3g}"
 
 
 def draw_sparkline(values: Sequence[float], *, is_loss: bool = False) -> Sparkline | None:

@@ -21,7 +21,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.guarded_trains import GuardedTrain, until
 from tests.support.mounts import mounting
-from tests.support.watched_trains import ForwardClock, app_of, cycle, find_finding, list_transitions
+from tests.support.watched_trains import CountedApp, ForwardClock, app_of, cycle, find_finding, list_transitions
 
 ROOT = Path(__file__).parents[3]
 SPIKE = (ROOT / "tests/corpus/logs/tr1-13b.txt").read_text().splitlines()[:4]
@@ -49,6 +49,14 @@ def make(tmp_path: Path, slurm: Sandbox) -> Iterator[Callable[..., GuardedTrain]
     yield train
     for train in made:
         train.clear()
+
+
+def take_step(train: GuardedTrain, app: CountedApp) -> None:
+    """Log a step between two cycles: the first one records the begin of the attempt."""
+    cycle(app, "hang")
+    with train.run.main_log.open("a") as log:
+        log.write(LINE.format(step=10, loss=2.5) + "\n")
+    cycle(app, "hang")
 
 
 def test_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
@@ -141,10 +149,7 @@ def test_stopped_rank_is_named_first(make, slurm, clock, tmp_path):
     for rank in "012":
         train.wait_for(f"rank-{rank}")
     until(lambda: (train.run.path / "rank-1").read_text().isdecimal())
-    cycle(app, "hang")
-    with train.run.main_log.open("a") as log:
-        log.write(LINE.format(step=10, loss=2.5) + "\n")
-    cycle(app, "hang")
+    take_step(train, app)
     os.kill(int((train.run.path / "rank-1").read_text()), signal.SIGSTOP)
     clock.ahead = timedelta(minutes=11)
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
@@ -163,10 +168,7 @@ def test_py_spy_reads_the_stacks_of_silent_ranks(make, slurm, clock, tmp_path):
     body = 'import time\ndef deaf(): time.sleep(600)\nopen("begun", "w").close()\ndeaf()'
     array = train.submit(f"RANK=0 {shlex.quote(sys.executable)} -c '{body}'")
     train.wait_for("begun")
-    cycle(app, "hang")
-    with train.run.main_log.open("a") as log:
-        log.write(LINE.format(step=10, loss=2.5) + "\n")
-    cycle(app, "hang")
+    take_step(train, app)
     clock.ahead = timedelta(minutes=11)
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
     assert finding.severity is Severity.CRITICAL
@@ -182,10 +184,7 @@ def test_hang_is_only_reported_without_hang_cancels(make, slurm, clock, tmp_path
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("touch begun; sleep 600")
     train.wait_for("begun")
-    cycle(app, "hang")
-    with train.run.main_log.open("a") as log:
-        log.write(LINE.format(step=10, loss=2.5) + "\n")
-    cycle(app, "hang")
+    take_step(train, app)
     clock.ahead = timedelta(minutes=11)
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
     assert (finding.severity, finding.done) == (Severity.CRITICAL, ())
@@ -197,10 +196,7 @@ def test_hung_task_whose_guard_does_not_react_is_cancelled(make, slurm, clock, t
     app = app_of(tmp_path, slurm.env(), clock)
     array = train.submit("touch begun; sleep 600")
     train.wait_for("begun")
-    cycle(app, "hang")
-    with train.run.main_log.open("a") as log:
-        log.write(LINE.format(step=10, loss=2.5) + "\n")
-    cycle(app, "hang")
+    take_step(train, app)
     for process in psutil.process_iter(["cmdline"]):
         if (process.info["cmdline"] or [])[-2:] == ["opsctl.start_guard", str(train.run.path)]:
             process.suspend()

@@ -42,12 +42,6 @@ def test_2_3_tb_every_3_hours_are_18_4_tb_a_day() -> None:
     assert save_interval.per_day(2.3, 3 * HOUR) == pytest.approx(18.4)
 
 
-def test_small_files_in_large_blocks_waste_space() -> None:
-    """Files of 16 kB in blocks of 16 MB leave room for 100 GB in 100 TB; the book says 100 MB."""
-    assert 16_000_000 / 16_000 == 1000
-    assert 100e12 / 1000 == 100e9
-
-
 def test_13b_checkpoint_is_0_4_tb() -> None:
     # One checkpoint every 18 steps of 32 s, and none is deleted.
     assert save_interval.per_day(4 / 10, 18 * 32) == pytest.approx(60)
@@ -104,24 +98,6 @@ def test_1_over_n_law_fails_for_small_jobs() -> None:
 
 def test_very_frequent_failures_leave_nothing_effective() -> None:
     assert renewal(mtbf_h=0.001, interval_h=10) == 0
-
-
-def test_llama_3_loses_18_minutes_a_failure() -> None:
-    assert 466 - 47 == 419
-    assert 148 + 72 + 19 + 17 + 35 + 54 + 32 + 7 + 7 + 6 + 6 + 3 + 3 + 5 * 2 == 419
-    between = 54 * 24 / 419
-    assert between == pytest.approx(3.1, abs=0.05)
-    assert between * (1 - 0.9) * 60 == pytest.approx(18.6, abs=0.1)
-
-
-def test_llama_3_share_of_faulty_gpus_fits_neither_total() -> None:
-    assert pytest.approx(0.353, abs=0.001) == 148 / 419
-    assert pytest.approx(0.318, abs=0.001) == 148 / 466
-
-
-def test_byterobust_loses_8_5_minutes_a_failure() -> None:
-    between = 2.78 * 16384 / 9600
-    assert between * (1 - 0.97) * 60 == pytest.approx(8.5, abs=0.1)
 
 
 def test_four_spares_of_52_nodes_are_enough() -> None:
