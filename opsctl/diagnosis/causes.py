@@ -100,8 +100,10 @@ class Cause:
     """Name of the row that applies instead once the train has done steps."""
     near: re.Pattern[str] | None = None
     """Lines before the event after which another row applies."""
+    after: tuple[str, ...] = ()
+    """Names of causes after which another row applies, wherever their lines stand."""
     becomes: str = ""
-    """Name of the row that applies after a line of `near`."""
+    """Name of the row that applies after a line of `near`, or after one of the causes of `after`."""
 
 
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")

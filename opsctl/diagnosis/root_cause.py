@@ -48,8 +48,15 @@ ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed
 """Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
 ENDS_OF_RANKS = frozenset({"rank-exited", "step-cancelled"})
 """Ends before which a killed rank is the first to end, so that its peers lost their connection to it."""
-ENDS_BY_SLURM = frozenset({"time-limit", "preempted"})
-"""Ends for which Slurm names its own reason: a message alone does not outweigh them."""
+ENDS_BY_SLURM = frozenset({"cancelled", "time-limit", "preempted"})
+"""Ends for which Slurm names its own reason: a message, an exception of a thread, or one behind which the program went
+on does not outweigh them."""
+ENDS_BY_ITSELF = frozenset({"child-failed", "rank-exited", "torchrun-summary"})
+"""What launchers report of a rank that failed before Slurm ended the job."""
+MAX_HANDLED_LINES = 3
+"""Lines behind an exception within which Python says that another one followed while the program handled it."""
+DOUBT_LINES = {Weight.ERROR: MIN_ORDINARY_LINES // 2, Weight.CAUSE: MIN_ORDINARY_LINES}
+"""Ordinary lines behind a cause after which it is only possible. Programs survive exceptions of Python most often."""
 SUMMARY = "torchrun-summary"
 """The row of the catalogue for the title of the summary."""
 MAX_SUMMARY_LINES = 8
@@ -134,10 +141,9 @@ def find_root_cause(
             sure=Confidence.POSSIBLE,
             advice="Read the end of the log: opsctl logs.",
         )
-    cause = _refine(chosen, is_running=iteration is not None)
+    cause = _refine(chosen, events, is_running=iteration is not None)
     culprit = _find_culprit(chosen, events)
-    # Programs survive exceptions of Python most often.
-    doubt_lines = MIN_ORDINARY_LINES // 2 if chosen.cause.weight is Weight.ERROR else 2 * MIN_ORDINARY_LINES
+    doubt_lines = DOUBT_LINES.get(chosen.cause.weight, 2 * MIN_ORDINARY_LINES)
     diagnosis = Diagnosis(
         kind=cause.kind,
         cause=cause.name,
@@ -185,10 +191,27 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     if chosen.cause.name == "rank-killed" and ENDS_OF_RANKS.isdisjoint(event.cause.name for event in earlier):
         earlier = [event for event in earlier if event.cause.weight is not Weight.ECHO and not _is_echo(event)]
     if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:
-        return _heaviest([event for event in earlier if _explains_end(event, chosen)]) or chosen
+        has_failed = any(event.cause.name in ENDS_BY_ITSELF for event in earlier)
+        return _heaviest([event for event in earlier if _explains_end(event, chosen, has_failed)]) or chosen
+    if not is_exception(chosen.text):
+        return chosen
     # A message before an exception of its class is the same failure, told first.
     same = (event for event in earlier if event.cause.kind is chosen.cause.kind and weigh(event) == MESSAGE)
-    return next(same, chosen) if is_exception(chosen.text) else chosen
+    return next(same, None) or _follow_chain(chosen, events)
+
+
+def _follow_chain(chosen: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
+    """Return the last of the heaviest exceptions of a chain: a program handled an exception before another one."""
+    last = best = chosen
+    for event in events:
+        if (event.path, event.speaker) != (chosen.path, chosen.speaker) or event.offset <= chosen.offset:
+            continue
+        if is_exception(event.text):
+            if not any(PATTERNS["handled"].search(line) for line in read_following(last, MAX_HANDLED_LINES)):
+                break
+            last = event
+            best = event if weigh(event) >= weigh(best) else best
+    return best
 
 
 def _find_later(chosen: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
@@ -212,8 +235,11 @@ def _is_end(chosen: LogEvent, events: Sequence[LogEvent]) -> bool:
     return not is_only_printed(chosen) or any(ends)
 
 
-def _explains_end(event: LogEvent, end: LogEvent) -> bool:
-    """Return whether an event may be why ranks waited, or why Slurm or a user ended the job or its other tasks."""
+def _explains_end(event: LogEvent, end: LogEvent, has_failed: bool) -> bool:
+    """Return whether an event may be why ranks waited, or why Slurm or a user ended the job or its other tasks.
+
+    `has_failed`: a rank ended by itself before.
+    """
     cause = event.cause
     if end.cause.kind is CauseKind.HANG and (cause.kind is CauseKind.HANG or cause.name == "rank-killed"):
         return cause.name == "rank-killed"
@@ -221,9 +247,10 @@ def _explains_end(event: LogEvent, end: LogEvent) -> bool:
         return False
     if cause.kind is CauseKind.HANG:
         return True
-    if end.cause.name in ENDS_BY_SLURM and is_only_printed(event):
-        return False
-    return weigh(event) >= (Weight.DEATH, 0) and not goes_on(event)
+    if has_failed or end.cause.name not in ENDS_BY_SLURM:
+        return weigh(event) >= (Weight.DEATH, 0) and not goes_on(event)
+    is_end = is_uncaught(event, "threads") and not is_only_printed(event)
+    return is_end and weigh(event) >= (Weight.DEATH, 0) and not goes_on(event, MIN_ORDINARY_LINES // 2)
 
 
 def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
@@ -277,11 +304,13 @@ def _diagnose_by_report(
     )
 
 
-def _refine(event: LogEvent, *, is_running: bool) -> Cause:
+def _refine(event: LogEvent, events: Sequence[LogEvent], *, is_running: bool) -> Cause:
     """Return the row that replaces an event's cause: once the train has done steps, or because of the lines before."""
     cause = event.cause
     name = cause.later if is_running else ""
     if cause.near and any(cause.near.search(line) for line in read_preceding(event, MAX_CONTEXT_LINES)):
+        name = cause.becomes
+    if any(earlier.cause.name in cause.after for earlier in events if earlier.offset < event.offset):
         name = cause.becomes
     return find_row(name) or cause
 

@@ -1,5 +1,7 @@
 """Weigh the events of a log: how much each explains, and whether the program survived it."""
 
+from itertools import takewhile
+
 from opsctl.base.tables import read_package_table, read_patterns
 from opsctl.diagnosis.causes import (
     OF_PROGRAM,
@@ -48,12 +50,17 @@ def _weigh_error(event: LogEvent) -> tuple[Weight, int]:
     """
     cause = event.cause
     if cause.kind not in OF_PROGRAM:
-        return cause.weight, 0
+        return cause.weight, 3 * _is_killed_for_memory(event)
     if is_exception(event.text):
         return cause.weight, 2 * (cause.sure is not Confidence.POSSIBLE)
     if find_level(event.text) is LineLevel.FATAL:
         return MESSAGE if cause.weight is Weight.CAUSE else (Weight.ERROR, 0)
     return Weight.DEATH, 4 if cause.weight is Weight.CAUSE else 2
+
+
+def _is_killed_for_memory(event: LogEvent) -> bool:
+    """Return whether Slurm or the kernel ended a process for its memory: exceptions before follow from that end."""
+    return event.cause.name == "host-memory-full" and PATTERNS["system"].search(event.text) is not None
 
 
 def is_uncaught(event: LogEvent, caught: str = "printed") -> bool:
@@ -88,7 +95,8 @@ def is_only_printed(event: LogEvent) -> bool:
 
 def count_ordinary(event: LogEvent, end: int | None) -> int:
     """Return the lines from an event to an offset that belong to no failure, as a program that ended writes none."""
-    lines = [line for line in read_between(event, end) if not PATTERNS["ending"].search(line)]
+    lines = takewhile(lambda line: not PATTERNS["report"].search(line), read_between(event, end))
+    lines = [line for line in lines if not PATTERNS["ending"].search(line)]
     return sum(1 for line in lines if find_level(line) is not LineLevel.FATAL and classify(line) is None)
 
 
