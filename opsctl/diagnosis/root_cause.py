@@ -192,7 +192,7 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
         earlier = [event for event in earlier if event.cause.weight is not Weight.ECHO and not _is_echo(event)]
     if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:
         has_failed = any(event.cause.name in ENDS_BY_ITSELF for event in earlier)
-        return _heaviest([event for event in earlier if _explains_end(event, chosen, has_failed)]) or chosen
+        return _heaviest([event for event in earlier if _explains_end(event, chosen, has_failed=has_failed)]) or chosen
     if not is_exception(chosen.text):
         return chosen
     # A message before an exception of its class is the same failure, told first.
@@ -235,7 +235,7 @@ def _is_end(chosen: LogEvent, events: Sequence[LogEvent]) -> bool:
     return not is_only_printed(chosen) or any(ends)
 
 
-def _explains_end(event: LogEvent, end: LogEvent, has_failed: bool) -> bool:
+def _explains_end(event: LogEvent, end: LogEvent, *, has_failed: bool) -> bool:
     """Return whether an event may be why ranks waited, or why Slurm or a user ended the job or its other tasks.
 
     `has_failed`: a rank ended by itself before.
