@@ -8,7 +8,7 @@ from pathlib import Path
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock
 from opsctl.diagnosis.py_spy import FILE_NAME
-from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, ranks_of_file, speaker_of_file
+from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.state.files import make_directories, read_bounded, read_range, touch, write_atomic
 from opsctl.state.run_dir import Attempt
@@ -90,10 +90,8 @@ def _request(
 
 def _count_speakers(path: Path, begin: int) -> int:
     """Return how many ranks have written to a file since it had `begin` bytes."""
-    if len(ranks_of_file(path.name)) <= 1:
-        return 1
     lines = read_range(path, begin, MAX_STACKS_BYTES)[0].split(b"\n")
-    return len({read_line(line).rank for line in lines} - {None})
+    return len({read_line(line).rank for line in lines} - {None}) or 1  # the log of a rank has no prefixes
 
 
 def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:

@@ -95,9 +95,9 @@ def is_only_printed(event: LogEvent) -> bool:
 
 def count_ordinary(event: LogEvent, end: int | None) -> int:
     """Return the lines from an event to an offset that belong to no failure, as a program that ended writes none."""
-    lines = takewhile(lambda line: not PATTERNS["report"].search(line), read_between(event, end))
-    lines = [line for line in lines if not PATTERNS["ending"].search(line)]
-    return sum(1 for line in lines if find_level(line) is not LineLevel.FATAL and classify(line) is None)
+    before = takewhile(lambda line: not PATTERNS["report"].search(line), read_between(event, end))
+    own = (line for line in before if not PATTERNS["ending"].search(line))
+    return sum(1 for line in own if find_level(line) is not LineLevel.FATAL and classify(line) is None)
 
 
 def goes_on(event: LogEvent, least: int = 2 * MIN_ORDINARY_LINES) -> bool:

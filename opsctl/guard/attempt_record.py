@@ -154,7 +154,7 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
 def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
     """Make the attempt's directories and write start.json. Raises RunDirError."""
     close_to_others(run.main_log)  # Slurm makes the log with the umask of the shell that launched the train
-    for path in (attempt.path, run.attempt_logs(attempt.name)):
+    for path in (attempt.path, run.attempt_logs(attempt.name), run.attempt_logs(attempt.name) / "quiet"):
         run.make(path)
     run.write(attempt.start, to_text(start))
 

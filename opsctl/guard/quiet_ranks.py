@@ -6,6 +6,7 @@ Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the w
 and has the attempt ended if `[watch] hang_cancels` is set.
 """
 
+import re
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from pathlib import Path
 
 from opsctl.base.ports import Clock
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.rank_activity import KINDS
 from opsctl.guard.stop_request import StopKind
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import list_names, read_bounded
@@ -38,6 +38,7 @@ MAX_LOOK_GAP_S = 120.0
 """After a longer gap between two looks, the pause starts anew: Slurm suspended the guard and the ranks, or the guard
 waited for the disk as well. The marks may be older than the gap."""
 MAX_NAMED = 8
+MARK = re.compile(r"\b(stopped|idle|ended) (\d{1,8}) (\d{1,8})\b", re.ASCII)
 MAX_MARKS_BYTES = 64 << 10
 """Of one node."""
 MARKS_SHARE = 0.05
@@ -227,16 +228,11 @@ def read_marks(directory: Path) -> tuple[list[int], bool]:
         text = b"\n".join(read_bounded(directory / name, MAX_MARKS_BYTES) for name in names).decode(errors="replace")
     except OSError:
         return [], False
-    found = [line.strip(" \0").split(" ") for line in text.split("\n")]
-    marks = [(kind, int(rank), int(of)) for kind, rank, of in (row for row in found if _is_mark(row))]
+    marks = [(mark[1], int(mark[2]), int(mark[3])) for mark in MARK.finditer(text)]
     stopped = sorted(rank for kind, rank, _ in marks if kind == "stopped")
     ranks = {rank for _, rank, _ in marks}
     is_quiet = bool(marks) and len(ranks) >= max(of for _, _, of in marks)
     return stopped, is_quiet and any(kind != "ended" for kind, _, _ in marks)
-
-
-def _is_mark(row: list[str]) -> bool:
-    return len(row) == 3 and row[0] in KINDS and all(part.isdecimal() and len(part) < 9 for part in row[1:])
 
 
 def count_lines(log: LogSigns) -> int:

@@ -6,8 +6,7 @@ with it, and Slurm ends the step. The output goes line by line with the prefix `
 log of the node; the log of a rank, of `--rank-logs` or alone on its node, has the output unchanged. A full disk or a
 closed stdout neither ends nor blocks COMMAND.
 
-The module imports little, and only from the standard library: all ranks start at once, usually from one file
-(rank_file.py) on a shared file system.
+The module imports little, and only from the standard library: all ranks start at once (launch/rank_shim.py).
 """
 
 from __future__ import annotations
@@ -81,13 +80,8 @@ def run(logs: str, command: list[str], *, is_log_own: bool) -> int:
     log = Log(f"{logs}/{node}-{ranks or rank}.log", is_shared=bool(ranks))
     copier = Copier(log, Lines(f"[{node}:{rank}]: "), Stdout())
     activity = Activity(shim, f"{logs}/quiet/{node}", variables)
-    status = copier.copy_until_exit(
-        output,
-        signals,
-        wait_for_command(child),
-        meanwhile=activity.look,
-        at_exit=lambda status: note_first_exit(logs, status),
-    )
+    copier.at_exit = lambda status: note_first_exit(logs, status)
+    status = copier.copy_until_exit(output, signals, wait_for_command(child), meanwhile=activity.look)
     activity.mark("ended" if status == 0 else "")
     if not end_all_below():
         warn(f"{node}-{rank}: a process of this rank survives SIGKILL, hanging in the kernel")
@@ -111,7 +105,9 @@ def open_standard_streams() -> None:
 
 def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the rank variables that torch reads, from Slurm's environment; a world of one rank outside Slurm."""
-    node, counts = find_node(env), count_tasks(env)
+    node, counts = int(env.get("SLURM_NODEID", "0")), count_tasks(env)
+    if env.get("TRAIN_HOST_FILE"):  # Slurm numbers nodes by name, and ranks in the order of the file
+        node = int(env.get("SLURM_PROCID", "0")) // counts[0]
     return {
         "SLURM_NODEID": str(node),
         "RANK": env.get("SLURM_PROCID", "0"),
@@ -122,13 +118,6 @@ def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
         # trainer.contract.Env.NODE; importing the contract takes as long as everything else.
         "TRAIN_NODE": env.get("SLURMD_NODENAME") or os.uname().nodename,
     }
-
-
-def find_node(env: Mapping[str, str]) -> int:
-    """Return the number of the node among those of the step, in the order of the ranks."""
-    if env.get("TRAIN_HOST_FILE"):  # Slurm numbers nodes by name, and ranks in the order of the file
-        return int(env.get("SLURM_PROCID", "0")) // count_tasks(env)[0]
-    return int(env.get("SLURM_NODEID", "0"))
 
 
 def name_ranks(env: Mapping[str, str], variables: Mapping[str, str]) -> str:

@@ -12,14 +12,10 @@ of one node, each at the place of its LOCAL_RANK:
 Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-
-from opsctl.guard.rank_output import open_below
 
 LOOK_EVERY_S = 2.0
 MARK_AFTER_S = 8.0
@@ -40,7 +36,6 @@ WORKS_ELSEWHERE = frozenset(
 """Programs that wait for processes which are not below the shim."""
 MAX_THREADS = 4096
 """Threads of a rank whose state is looked at."""
-KINDS = ("stopped", "idle", "ended")
 MARK_BYTES = 32
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -117,7 +112,7 @@ class Activity:
             return
         mark = f"{kind} {self.variables['RANK']} {self.variables['WORLD_SIZE']}" if kind else ""
         with contextlib.suppress(OSError):
-            handle = open_below(self.marks, os.O_WRONLY | os.O_NOFOLLOW)
+            handle = os.open(self.marks, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 os.pwrite(handle, f"{mark:{MARK_BYTES - 1}}\n".encode(), int(self.variables["LOCAL_RANK"]) * MARK_BYTES)
             finally:

@@ -1,7 +1,5 @@
 """The output of a rank, copied to its own log and to main_log. For rank.py: standard library only, quick to import."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -19,10 +17,7 @@ STUCK_S = 10.0  # if stdout accepts nothing for so long, lines are dropped and t
 
 
 class Log:
-    """The log file of the rank, which holds its output unchanged; or of all ranks of a node, with their lines.
-
-    Whole lines are appended by one write() each time. The kernel of the node keeps such writes apart.
-    """
+    """The log of the rank, with its output unchanged, or of its node, to which each write() appends whole lines."""
 
     def __init__(self, path: str, *, is_shared: bool) -> None:
         self.path = path
@@ -31,7 +26,7 @@ class Log:
         self.handle = -1
         self.has_complained = False
         try:
-            self.handle = open_below(path, os.O_WRONLY | os.O_APPEND)
+            self.handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             self.complain(error)
 
@@ -128,15 +123,10 @@ class Copier:
         self.lines = lines
         self.stdout = stdout
         self.read_at_s = time.monotonic()
+        self.at_exit: Callable[[int], None] = lambda _: None
 
     def copy_until_exit(
-        self,
-        output: int,
-        signals: int,
-        waiting: Iterator[int | None],
-        *,
-        meanwhile: Callable[[], None],
-        at_exit: Callable[[int], None],
+        self, output: int, signals: int, waiting: Iterator[int | None], *, meanwhile: Callable[[], None]
     ) -> int:
         """Copy until COMMAND has ended, and for DRAIN_S longer while other processes hold its output open.
 
@@ -162,7 +152,7 @@ class Copier:
                     meanwhile()
                 else:
                     drain_until_s = time.monotonic() + DRAIN_S
-                    at_exit(status)
+                    self.at_exit(status)
             self.show_idle_line()
         return status
 
@@ -196,15 +186,6 @@ class Copier:
             warn(f"{lost} bytes are missing from main_log; {self.log.path} should have them")
         if self.log.lost:
             warn(f"{self.log.lost} bytes are missing from {self.log.path}")
-
-
-def open_below(path: str, flags: int) -> int:
-    """Return a descriptor of a file, made with its directory if that is missing. Raises OSError."""
-    try:
-        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)  # noqa: PTH103, PTH120 (pathlib, see above)
-        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def warn(text: str) -> None:

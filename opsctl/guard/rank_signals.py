@@ -4,8 +4,6 @@ COMMAND is often a shell script or a launcher, and the trainer runs below. Shell
 signal together with the programs that they run, as from Slurm alone. A trainer that outlives them gets time to save.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -10,8 +10,9 @@ from typing import Any
 from opsctl.base.errors import ConfigError
 from opsctl.base.model import JobSpec, LaunchPlan
 from opsctl.base.nodesets import nodeset
+from opsctl.base.tables import PACKAGE
 from opsctl.launch.code_freeze import FrozenCode
-from opsctl.launch.rank_shim import PACKAGE, start_on_node, start_with
+from opsctl.launch.rank_shim import start_on_node, start_with
 from opsctl.launch.render import command_line, directives, read_job_variables, render
 from opsctl.launch.train_paths import resolve_paths
 from opsctl.settings.loader import SiteSettings, TrainSettings

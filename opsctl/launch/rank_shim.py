@@ -10,12 +10,12 @@ from pathlib import Path
 from opsctl.base.tables import PACKAGE
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
 
-MODULES = ("search_path", "guard.rank_output", "guard.rank_activity", "guard.rank_signals", "guard.rank")
+MODULES = ("search_path", "guard.rank_activity", "guard.rank_output", "guard.rank_signals", "guard.rank")
 """Of opsctl, each before those that import it."""
-_FILE = """import sys
+_FILE = """import __future__, sys
 for name, source in {sources}:
     module = sys.modules[name] = type(sys)(name)
-    exec(compile(source, name, "exec"), module.__dict__)
+    exec(compile(source, name, "exec", __future__.annotations.compiler_flag), module.__dict__)
 main = module.main
 """
 _START = (

@@ -69,26 +69,21 @@ def _select_recent(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
     return pulse[: len(pulse) - len(later)][-1:] + later
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _RankLog:
     """The log of one rank, or of all ranks of a node, with what is shown of it."""
 
-    path: Path
+    file: GrowingFile
     is_of_node: bool
     mark: bytes
     """The prefix of a line of the rank to show; empty for all ranks of a node."""
-    with_prefix: bool
-    file: GrowingFile = field(init=False)
 
-    def begin(self, lines: int | None) -> None:
-        self.file = _begin(self.path, lines, self.mark if self.is_of_node else b"")
-
-    def show(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+    def show(self, lines: Iterable[bytes], *, with_prefix: bool) -> Iterator[bytes]:
         for line in lines:
             if not self.is_of_node:
-                yield self.mark + line if self.with_prefix else line
+                yield self.mark + line if with_prefix else line
             elif line.startswith(self.mark):
-                yield line if self.with_prefix else line[len(self.mark) :]
+                yield line if with_prefix else line[len(self.mark) :]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,9 +109,7 @@ class RankLogs:
     def tail(self, lines: int | None) -> Iterator[bytes]:
         """Yield the last lines of every log, one log after the other."""
         self.attempt = self._newest_attempt()
-        self._logs = self._find_logs()
-        for log in self._logs.values():
-            log.begin(lines)
+        self._logs = self._find_logs(lines)
         yield from self._read_all()
 
     def read(self) -> Iterator[bytes]:
@@ -126,7 +119,7 @@ class RankLogs:
 
     def rest(self) -> Iterator[bytes]:
         for log in self._logs.values():
-            yield from log.show(log.file.rest())
+            yield from log.show(log.file.rest(), with_prefix=self.with_prefix)
 
     @property
     def description(self) -> str:
@@ -143,9 +136,7 @@ class RankLogs:
             yield from self.rest()
             self._close()
         self.attempt = newest
-        if new := {path: log for path, log in self._find_logs().items() if path not in self._logs}:
-            for log in new.values():
-                log.begin(None)
+        if new := {path: log for path, log in self._find_logs(None).items() if path not in self._logs}:
             self._logs |= new
             yield from self._read_all()
 
@@ -159,31 +150,22 @@ class RankLogs:
         names = (name for name in reversed(attempts) if self.task is None or self.run.attempt(name).task == self.task)
         return next(names, None)
 
-    def _find_logs(self) -> dict[Path, _RankLog]:
-        """Return the selected logs, in the order of their ranks."""
-        found: list[tuple[int, _RankLog]] = []
-        for path in self.run.attempt_logs(self.attempt).glob("*.log") if self.attempt else ():
-            name = RANKS_LOG.fullmatch(path.name)
-            if name is None or (self.node is not None and name["node"] != self.node):
-                continue
-            first, is_of_node = int(name["first"]), name["last"] is not None
-            if self.rank is None:
-                mark = b"" if is_of_node else _make_prefix(name["node"], first)
-            elif first <= self.rank <= int(name["last"] or first):
-                mark = _make_prefix(name["node"], self.rank)
-            else:
-                continue
-            log = _RankLog(path=path, is_of_node=is_of_node, mark=mark, with_prefix=self.with_prefix)
-            found.append((first, log))
-        return {log.path: log for _, log in sorted(found, key=lambda entry: entry[0])}
+    def _find_logs(self, lines: int | None) -> dict[Path, _RankLog]:
+        """Return the selected logs, from so many lines before their ends, in the order of their ranks."""
+        place, logs = self.run.attempt_logs(self.attempt or "none"), dict[Path, _RankLog]()
+        names = [name for path in place.glob("*.log") if (name := RANKS_LOG.fullmatch(path.name))]
+        for name in sorted(names, key=lambda name: int(name["first"])):
+            first, last, is_of_node = int(name["first"]), int(name["last"] or name["first"]), bool(name["last"])
+            if self.node in {None, name["node"]} and (self.rank is None or first <= self.rank <= last):
+                rank = self.rank if is_of_node else first
+                mark = b"" if rank is None else f"[{name['node']}:{rank}]: ".encode(errors="surrogateescape")
+                file = _begin(place / name[0], lines, mark if is_of_node else b"")
+                logs[place / name[0]] = _RankLog(file, is_of_node, mark)
+        return logs
 
     def _read_all(self) -> Iterator[bytes]:
         for log in self._logs.values():
-            yield from log.show(log.file.read())
-
-
-def _make_prefix(node: str, rank: int) -> bytes:
-    return f"[{node}:{rank}]: ".encode(errors="surrogateescape")
+            yield from log.show(log.file.read(), with_prefix=self.with_prefix)
 
 
 def open_logs(

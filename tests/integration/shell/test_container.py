@@ -4,13 +4,11 @@ Scripts in place of the runtimes record their arguments. tests/integration/slurm
 """
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-import opsctl
 from opsctl.base.errors import ConfigError
 from opsctl.launch.launch_plan import SHIM_MOUNT
 from opsctl.launch.rank_shim import start_with
@@ -96,13 +94,6 @@ def test_podman_passes_the_variables_of_the_environment(record: Bench) -> None:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_exit_code_of_the_container_is_that_of_the_body(record: Bench, runtime: str) -> None:
     assert run(record, body(record, runtime), CODE="42") == 42
-
-
-def test_shim_starts_from_its_mount_with_the_standard_library(bench: Bench, tmp_path: Path) -> None:
-    start = start_with("/usr/bin/python3", tmp_path / "missing.py", Path(opsctl.__file__).parent)
-    argv = [*start, "--logs", str(tmp_path / "logs"), "--", "sh", "-c", "exit 5"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (5, "")
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "unsafe_table_is_refused"))

@@ -17,6 +17,7 @@ from tests.support.clocks import FakeClock
 def leave_mark(marks: Path, name: str) -> None:
     """Leave a mark such as `idle-5-6` on a node with two ranks."""
     kind, rank, of = name.split("-")
+    marks.mkdir(parents=True, exist_ok=True)
     activity = Activity(0, f"{marks}/node{int(rank) // 2}", {"RANK": rank, "WORLD_SIZE": of, "LOCAL_RANK": rank[-1]})
     activity.mark(kind)
 

@@ -26,6 +26,7 @@ def _fast(monkeypatch):
 @pytest.fixture
 def start(tmp_path):
     ranks = []
+    (tmp_path / "quiet").mkdir()
 
     def start_rank(*argv):
         ranks.append(subprocess.Popen(argv, start_new_session=True))

@@ -27,7 +27,7 @@ export A='x y'
 cd -- '/work/my code'
 
 trap - ERR
-rm -rf -- "$TRAIN_ATTEMPT_LOGS/first-exit" "$TRAIN_ATTEMPT_LOGS/quiet"
+rm -f -- "$TRAIN_ATTEMPT_LOGS"/{first-exit,quiet/*}
 code=0
 # No limit: rank 0 may save, evaluate or upload long after the other ranks have ended.
 # The guard names the nodes of a start that does not use all nodes of the job. Slurm may still count resources of the
@@ -39,7 +39,7 @@ if [[ -n ${TRAIN_HOST_FILE:-} ]]; then
     nodelist=
 fi
 # The Python of a node, if it has a new one, starts the ranks without a search on the shared file system.
-srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap} ${nodelist:+--nodes="$NNODES" --nodelist="$nodelist"} apptainer exec --bind=/scratch/trains/apptainer:/scratch/trains/apptainer '--bind=/work/my code:/work/my code' --bind=/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro '--bind=/data:/da ta:ro' --pwd="$PWD" '--env=X=$(id)"$PWD"' --nv '/images/it'"'"'s $(id).sqsh' python3 -I -S -c 'import os, sys; shim, package = sys.argv[1:3]; sys.path.append(package + "/.."); exec(open(shim).read() if os.path.exists(shim) else "from opsctl.guard.rank import main"); sys.exit(main(sys.argv[3:]))' /scratch/trains/apptainer/rank_shim.py /opt/opsctl-shim/opsctl --logs "$TRAIN_ATTEMPT_LOGS" -- \
+srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap} ${nodelist:+--nodes="$NNODES" --nodelist="$nodelist"} apptainer exec --bind=/scratch/trains/apptainer:/scratch/trains/apptainer '--bind=/work/my code:/work/my code' --bind=/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro '--bind=/data:/da ta:ro' --pwd="$PWD" '--env=X=$(id)"$PWD"' --nv '/images/it'"'"'s $(id).sqsh' python3 -I -S -c 'import sys; shim, package = sys.argv[1:3]; sys.path.append(package + "/.."); exec("try: source = open(shim).read()\nexcept OSError: source = \"from opsctl.guard.rank import main\""); exec(source); sys.exit(main(sys.argv[3:]))' /scratch/trains/apptainer/rank_shim.py /opt/opsctl-shim/opsctl --logs "$TRAIN_ATTEMPT_LOGS" -- \
     python train.py python3 'it'"'"'s' || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"
