@@ -56,7 +56,8 @@ def run_guard(app: App, run_dir: Path) -> int:
             # From here on, signals wait for the next guard. This guard has taken the earlier ones.
             signal.pthread_sigmask(signal.SIG_BLOCK, GUARD_SIGNALS)
             if supervisor.may_restart:
-                start_again(train, supervisor.next_env)
+                argv = [sys.executable, "-P", "-m", "opsctl.start_guard", str(train.path)]
+                replace_process(argv, env=supervisor.next_env)
         return code
     except Exception:
         if supervisor and supervisor.body:
@@ -65,11 +66,6 @@ def run_guard(app: App, run_dir: Path) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # blocked after a restart in place
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
         raise
-
-
-def start_again(train: RunDir, env: Mapping[str, str]) -> None:
-    """Replace this process by the guard of the next start in the same allocation."""
-    replace_process([sys.executable, "-P", "-m", "opsctl.start_guard", str(train.path)], env=env)
 
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:

@@ -17,7 +17,6 @@ from opsctl.launch.revisions import Files, syntax_problems
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_paths import load_resolved
-from opsctl.nodes.exclusions import Exclusion
 from opsctl.preflight.problem import Problem, ProblemSeverity
 from opsctl.settings.loader import TrainSettings
 from opsctl.state import run_dir
@@ -85,6 +84,8 @@ def prepare_train(
     problems = list_problems(app, train, spec, allow=options.allow, needs_slurm=True)
     refuse_errors(where, problems, [*refusals, *syntax_problems(plan.body, app.runner)])
     show_warnings(train.name, problems, warn)
+    by_settings = nodeset(f"{train.slurm.exclude},{options.exclude}".strip(","))
+    only_ours = [exclusion for exclusion in exclusions if exclusion.node not in by_settings]
     trainer = planning.trainer_json(train, Path.cwd())
     return Launch(
         plan=plan,
@@ -94,7 +95,9 @@ def prepare_train(
         clock=app.clock,
         group=app.site.group,
         check_trusted=lambda: app.check_trusted(run),
-        expiring_exclusions=_list_expiring(exclusions, f"{train.slurm.exclude},{options.exclude}".strip(",")),
+        expiring_exclusions=tuple(
+            (exclusion.node, datetime.fromtimestamp(exclusion.until, UTC)) for exclusion in only_ours
+        ),
         allowed=list_allowed(problems),
     )
 
@@ -156,13 +159,3 @@ def _check_run_directory(app: App, run: RunDir) -> None:
     if app.site.trust_parents and existing not in (run.path, app.root):
         return
     run_dir.check_trusted([existing], root=app.root if app.site.trust_parents else None)
-
-
-def _list_expiring(exclusions: Sequence[Exclusion], permanent: str) -> tuple[tuple[str, datetime], ...]:
-    """Return the nodes that only opsctl excludes, and when each exclusion ends."""
-    permanent_nodes = nodeset(permanent)
-    return tuple(
-        (exclusion.node, datetime.fromtimestamp(exclusion.until, UTC))
-        for exclusion in exclusions
-        if exclusion.node not in permanent_nodes
-    )

@@ -195,11 +195,8 @@ class NodeView:
             busy=busy_by_node(self.nodes),
             slurm_kinds=self.app.slurm.kinds(),
         )
-        return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
-
-    def _gpus(self, train: str) -> int:
-        settings = read_settings(self.app.find(train))
-        return settings.slurm.gpus_per_node if settings else 0
+        settings = read_settings(self.app.find(train)) if train else None
+        return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=settings.slurm.gpus_per_node if settings else 0)
 
     @property
     def reachable(self) -> frozenset[str]:

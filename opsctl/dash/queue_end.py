@@ -29,9 +29,6 @@ class QueueEnd(Shortage):
     def missing(self) -> int:
         return self.needed - self.queued
 
-    def is_soon(self, now: datetime) -> bool:
-        return self.at is not None and self.at - now < SOON
-
     def describe(self, now: datetime) -> str:
         when = f" about {format_day_time(now, self.at)}" if self.at else " before the last step"
         return f"Queued tasks run out{when} ({self.queued} of {self.needed} needed are queued)"

@@ -1,10 +1,10 @@
 """The actions of the pages: those of the commands, with the same permissions, journalled with who."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -80,15 +80,11 @@ class PageAnswer:
     """The number that the confirmed instruction must have."""
 
 
-class Act(Protocol):
-    def __call__(self, app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageVerb:
     """One action: its function, and its row of actions.toml, which explains the fields."""
 
-    act: Act
+    act: Callable[..., PageAnswer]
     label: str
     effect: str
     many: str = ""
@@ -168,7 +164,7 @@ def _silence(app: App, instruction: PageInstruction, *, dry_run: bool) -> PageAn
     return PageAnswer(text=f"{instruction.key} is silenced until {until:%H:%M} UTC")
 
 
-_FUNCTIONS: Mapping[str, Act] = {
+_FUNCTIONS: Mapping[str, Callable[..., PageAnswer]] = {
     "ack": _ack,
     "silence": _silence,
     "hold": _hold,

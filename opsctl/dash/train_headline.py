@@ -8,7 +8,7 @@ from enum import StrEnum
 from opsctl.alerts.ledger_files import OpenAlert
 from opsctl.base.findings import Severity
 from opsctl.dash.alert_groups import describe_failure
-from opsctl.dash.queue_end import QueueEnd
+from opsctl.dash.queue_end import SOON, QueueEnd
 from opsctl.dash.show_times import format_clock
 from opsctl.diagnosis.causes import find_row
 from opsctl.launch.wait_reasons import WaitKind
@@ -94,8 +94,8 @@ def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook)
 def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
     """Yield further reasons, the more important of the same tone first, a recovery last."""
     if outlook.queue_end and status.state in {"running", "queued"}:
-        text = outlook.queue_end.describe(outlook.now)
-        tone = Tone.AMBER if outlook.queue_end.is_soon(outlook.now) else Tone.BLUE
+        text, at = outlook.queue_end.describe(outlook.now), outlook.queue_end.at
+        tone = Tone.AMBER if at and at - outlook.now < SOON else Tone.BLUE
         yield Headline(tone=tone, text=text, short="queued tasks run out", is_queue_end=True)
     for alert in status.alerts:
         yield from _describe_alert(status, alert)

@@ -11,7 +11,6 @@ from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import CHANGES, NeededChange, Reason
-from opsctl.telemetry.progress.run_progress import Progress
 from opsctl.watchdogs.held_cause import advise_still, describe_cause, list_same_cause
 
 
@@ -102,14 +101,11 @@ def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt)
     if is_stuck and saved is not None:
         parts.append(f"no progress since the checkpoint of step {saved:,}")
     elif parts or count:
-        parts.append(f"newest checkpoint: step {saved:,}" if saved is not None else _lack(status.progress))
+        note = status.progress.found_instead if status.progress else ""
+        lack = f"checkpoint: {note}" if note else "no checkpoint yet"
+        parts.append(f"newest checkpoint: step {saved:,}" if saved is not None else lack)
     text = "; ".join(parts)
     return text[:1].upper() + text[1:]
-
-
-def _lack(progress: Progress | None) -> str:
-    note = progress.found_instead if progress else ""
-    return f"checkpoint: {note}" if note else "no checkpoint yet"
 
 
 def _find_reason(history: TrainHistory) -> Reason | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from opsctl.cli.output import json_option, make_table, print_json, print_result, wants_json
+from opsctl.cli.output import json_option, make_table, print_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,7 @@ def prints_estimate(function: Callable[..., Estimate]) -> Callable[..., None]:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> None:
         estimate = function(*args, **options)
-        if wants_json():
-            print_json(estimate.data)
-            return
-        for part in estimate.shown:
-            print_result(estimate.data, part)
+        print_result(estimate.data, *estimate.shown)
 
     return call
 
