@@ -13,7 +13,6 @@ from opsctl.diagnosis.causes import (
     Confidence,
     Scope,
     Weight,
-    classify,
     find_row,
     is_exception,
 )
@@ -32,6 +31,7 @@ from opsctl.diagnosis.weigh_event import (
     PATTERNS,
     count_ordinary,
     goes_on,
+    is_echo,
     is_only_printed,
     is_survived,
     is_uncaught,
@@ -127,7 +127,7 @@ def find_root_cause(
     events = _select_last_run(events)
     chosen = _heaviest(events)
     if chosen and chosen.cause is UNEXPLAINED:
-        events = [event for event in events if not _is_echo(event)]
+        events = [event for event in events if not is_echo(event)]
         chosen = _heaviest(events)
     chosen = _find_later(chosen, events) if chosen else None
     if end and (end.is_final or chosen is None or chosen.cause.weight < end.yields_to):
@@ -189,7 +189,7 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
         return None
     earlier = events[: events.index(chosen)]
     if chosen.cause.name == "rank-killed" and ENDS_OF_RANKS.isdisjoint(event.cause.name for event in earlier):
-        earlier = [event for event in earlier if event.cause.weight is not Weight.ECHO and not _is_echo(event)]
+        earlier = [event for event in earlier if event.cause.weight is not Weight.ECHO and not is_echo(event)]
     if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:
         has_failed = any(event.cause.name in ENDS_BY_ITSELF for event in earlier)
         return _heaviest([event for event in earlier if _explains_end(event, chosen, has_failed=has_failed)]) or chosen
@@ -274,17 +274,6 @@ def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
     fields = {match["name"]: match["value"] for match in matches}
     rank = fields.get("rank", "")
     return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
-
-
-def _is_echo(event: LogEvent) -> bool:
-    """Return whether a traceback is the launcher's own, or only reports a lost connection to another rank."""
-    if event.cause is not UNEXPLAINED:
-        return False
-    excerpt = collect_excerpt(event)
-    if any(PATTERNS["launcher"].search(line) for line in excerpt):
-        return True
-    cause = classify(excerpt[-1])
-    return cause is not None and cause.weight is Weight.ECHO
 
 
 def _diagnose_by_report(

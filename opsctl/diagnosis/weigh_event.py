@@ -15,7 +15,7 @@ from opsctl.diagnosis.causes import (
     find_level,
     is_exception,
 )
-from opsctl.diagnosis.excerpt import read_between, read_preceding
+from opsctl.diagnosis.excerpt import collect_excerpt, read_between, read_preceding
 from opsctl.diagnosis.scan_logs import LogEvent
 
 PATTERNS = read_patterns("diagnosis/patterns.toml", "ends")
@@ -103,3 +103,14 @@ def count_ordinary(event: LogEvent, end: int | None) -> int:
 def goes_on(event: LogEvent, least: int = 2 * MIN_ORDINARY_LINES) -> bool:
     """Return whether the log has `least` ordinary lines behind an event, or a further run: a program survived it."""
     return event.offset < event.last_start or count_ordinary(event, event.end) >= least
+
+
+def is_echo(event: LogEvent) -> bool:
+    """Return whether a traceback is the launcher's own, or only reports a lost connection to another rank."""
+    if event.cause is not UNEXPLAINED:
+        return False
+    excerpt = collect_excerpt(event)
+    if any(PATTERNS["launcher"].search(line) for line in excerpt):
+        return True
+    cause = classify(excerpt[-1])
+    return cause is not None and cause.weight is Weight.ECHO

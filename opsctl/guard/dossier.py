@@ -1,5 +1,6 @@
 """The dossier of an ended attempt: all facts about its end, read once, from its files and Slurm's row of its job."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -183,6 +184,11 @@ def _is_saved(run: RunDir, last: int | None) -> bool:
     """Whether the newest checkpoint is that of the last step. Some trainers count steps from 0."""
     newest = find_newest(run) if last is not None else None
     return newest is not None and newest.step is not None and last is not None and 0 <= last - newest.step <= 1
+
+
+def has_damaged_stop_reason(attempt: Attempt) -> bool:
+    """Whether the trainer has left a reason for its stop that cannot be read."""
+    return os.path.lexists(attempt.stop_reason) and read_stop_reason(attempt.stop_reason) is None
 
 
 def find_end(attempt: Attempt, job: Job | None) -> datetime | None:

@@ -39,7 +39,7 @@ class Stopping:
     tolerated: Tolerated
     body: Body | None = None
     """The body, once it has been started."""
-    asked: StopRequest | None = None
+    own_request: StopRequest | None = None
     """What this process has asked for, the strongest, also if that could not be written."""
     escalation: Escalation = field(init=False)
     kill_at_s: float | None = None
@@ -51,13 +51,13 @@ class Stopping:
     @property
     def refusal(self) -> StopRequest | None:
         """Why the body must not start; None if it may. On a full disk, what was asked for stands nowhere else."""
-        return self.asked or read_refusal(self.attempt)
+        return self.own_request or read_refusal(self.attempt)
 
     def request(self, reason: StopKind, why: str) -> None:
         """Ask the trainer to save and stop. A reason that ranks lower than an earlier one changes nothing."""
         run, now = self.arrays.run, self.arrays.journal.clock.now()
-        if reason not in LETS_START and (self.asked is None or reason.is_above(self.asked.reason)):
-            self.asked = StopRequest(reason=reason, why=why, at=now)
+        if reason not in LETS_START and (self.own_request is None or reason.is_above(self.own_request.reason)):
+            self.own_request = StopRequest(reason=reason, why=why, at=now)
         plan = plan_stop(reason, now, self.rules, reads_request=reads_stop_request(run), deadline=self.deadline.end)
         if not request_stop(run, self.attempt, reason, why, at=now, plan=plan):
             return

@@ -1,6 +1,5 @@
 """Files of a train that are there and cannot be read: what they held is unknown, and decisions go on without it."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,13 +7,13 @@ from typing import Any
 
 from opsctl.base.errors import RunDirError
 from opsctl.guard.attempt_record import Start
+from opsctl.guard.dossier import has_damaged_stop_reason
 from opsctl.guard.end_record import FinishedAttempt
 from opsctl.guard.stop_request import StopRequest
 from opsctl.launch.rollback_state import RollbackRecord, StartedRollback, records_dir, start_path
 from opsctl.state.files import find_matches
 from opsctl.state.journal import Journal, replay
 from opsctl.state.records import decode, load_state
-from opsctl.trainer.contract import read_stop_reason
 
 NEWEST_ATTEMPTS = 5
 """The rules about attempts in a row look at no more by default."""
@@ -37,8 +36,7 @@ def list_damages(journal: Journal) -> list[str]:
         *((run.path / name, dict.items) for name in ("trainer.json", "code.json", "publish/state.json")),
     ]
     damages = journal.list_damages(events)
-    stops = (attempt.stop_reason for attempt in newest)
-    damages += [f"{path}: cannot be read" for path in stops if os.path.lexists(path) and read_stop_reason(path) is None]
+    damages += [f"{attempt.stop_reason}: cannot be read" for attempt in newest if has_damaged_stop_reason(attempt)]
     for path, parse in records:
         try:
             load_state(parse, path)
