@@ -198,13 +198,15 @@ def dict_of_verbs() -> dict[str, PageVerb]:
     return VERBS
 
 
-def test_refusal_is_shown(chromium: Browser, visitor: Visitor, site: DashSite) -> None:
+def test_refusal_is_shown(chromium: Browser, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: App, instruction: PageInstruction, *, dry_run: bool) -> PageAnswer:
+        raise InputError(f"{instruction.train}: nothing is queued")
+
+    monkeypatch.setitem(dict_of_verbs(), "hold", replace(VERBS["hold"], act=refuse))
     enter(chromium, visitor, Role.ACT)
-    rows, site.slurm.rows = site.slurm.rows, []
     chromium.evaluate("document.querySelector('.train button[data-verb=hold][data-train=tr12]').click()")
     chromium.wait_for("document.querySelector('#act-text').textContent.includes('nothing is queued')")
     assert chromium.evaluate("document.querySelector('#act-go').disabled")
-    site.slurm.rows = rows
 
 
 @pytest.fixture(scope="module")
