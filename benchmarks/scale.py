@@ -32,7 +32,7 @@ from opsctl.guard.attempt_record import Start
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.host.system import SystemClock
-from opsctl.launch.rank_shim import render_shim, start_on_node, start_with
+from opsctl.launch.rank_wrapper import render_rank_wrapper, start_on_node, start_with
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, StopStep, to_line
 from opsctl.state.journal import Journal, replay
 from opsctl.state.records import to_text
@@ -201,15 +201,15 @@ def count_operations(command: str, place: Path) -> int:
 
 def measure_ranks(place: Path) -> dict[str, int]:
     """Return the metadata operations of a rank on a shared file system, from its start to its end."""
-    shim, logs = place / "rank_shim.py", place / "logs"
+    wrapper, logs = place / "rank_wrapper.py", place / "logs"
     (logs / "quiet").mkdir(parents=True)
     (logs / "quiet" / "node002").touch()  # another rank of the node has ended already
     run = f" --logs {logs} -- /bin/true"
-    missing = count_operations(shlex.join(start_with(sys.executable, shim)) + run, place)
-    shim.write_text(render_shim())
+    missing = count_operations(shlex.join(start_with(sys.executable, wrapper)) + run, place)
+    wrapper.write_text(render_rank_wrapper())
     return {
-        "the Python of the node": count_operations(start_on_node(sys.executable, shim) + run, place),
-        "the Python of opsctl": count_operations(shlex.join(start_with(sys.executable, shim)) + run, place),
+        "the Python of the node": count_operations(start_on_node(sys.executable, wrapper) + run, place),
+        "the Python of opsctl": count_operations(shlex.join(start_with(sys.executable, wrapper)) + run, place),
         "the Python of opsctl and its modules, as without a guard": missing,
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 __version__ = "0.1.0"
 __all__ = ["Train", "__version__", "errors"]
 
-TYPE_CHECKING = False  # type checkers know the name; `typing` would take longer to import than a rank's whole shim
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` would take longer than the whole rank wrapper
 if TYPE_CHECKING:
     from opsctl.base import errors
     from opsctl.train import Train

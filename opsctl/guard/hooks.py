@@ -25,7 +25,9 @@ from opsctl.state.run_dir import RunDir, check_trusted
 
 log = logging.getLogger(__name__)
 
-MAX_OUTPUT_CHARS, MAX_VALUE_CHARS = 4000, 20_000
+MAX_OUTPUT_CHARS = 4000
+MAX_VALUE_CHARS = 20_000
+"""Of one variable; the kernel takes 131,072 bytes."""
 _UNFIT = re.compile(r"[\0\ud800-\udc7f\udd00-\udfff]")
 LOOK_EVERY_S = 15.0
 MAX_JOIN_S = 660.0

@@ -78,6 +78,7 @@ class NodeCare:
 
     @classmethod
     def of(cls, app: App, jobs: Mapping[str, str] | None = None) -> NodeCare:
+        """Return the node care of a site. `jobs` are running jobs through which nodes are reached, by node."""
         return cls(
             jobs=jobs or {},
             site=app.site.health,

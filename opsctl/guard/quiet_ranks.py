@@ -1,9 +1,9 @@
 """A hang that is certain: no progress, while a rank is stopped by a signal or no rank uses the CPU.
 
-The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or a
-disk, and has no such marks on all ranks. One that waits for a service prints lines, which count beside idle ranks.
-Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the watchdog `hang`, which alerts,
-and has the attempt ended if `[watch] hang_cancels` is set.
+The rank wrappers mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the
+CPU or a disk, and has no such marks on all ranks. One that waits for a service prints lines, which count beside idle
+ranks. Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the watchdog `hang`, which alerts, and
+has the attempt ended if `[watch] hang_cancels` is set.
 """
 
 import re
@@ -52,7 +52,7 @@ class QuietRanks:
     """Decides whether an attempt certainly hangs, by all observations since the start of the body."""
 
     marks: Path
-    """The directory of the shims' marks; it is missing until a rank is quiet."""
+    """The directory of the rank wrappers' marks; it is missing until a rank is quiet."""
     log: Path
     """The log, whose end shows the last progress at the latest."""
     read_log: Callable[[], LogSigns]

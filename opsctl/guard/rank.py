@@ -6,7 +6,7 @@ with it, and Slurm ends the step. The output goes line by line with the prefix `
 log of the node; the log of a rank, of `--rank-logs` or alone on its node, has the output unchanged. A full disk or a
 closed stdout neither ends nor blocks COMMAND.
 
-The module imports little, and only from the standard library: all ranks start at once (launch/rank_shim.py).
+The module imports little, and only from the standard library: all ranks start at once (launch/rank_wrapper.py).
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ def run(logs: str, command: list[str], *, is_log_own: bool) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(signals_end, warn_on_full_buffer=False)
     output, output_end = os.pipe()
-    shim = os.getpid()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
-        exec_command(shim, output_end, command, {**environment_of_rank(os.environ, rank), **variables})
+        exec_command(parent, output_end, command, {**environment_of_rank(os.environ, rank), **variables})
     os.close(output_end)
     pass_signals_on(child, logs)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     log = Log(f"{logs}/{node}-{ranks or rank}.log", is_shared=bool(ranks))
     copier = Copier(log, Lines(f"[{node}:{rank}]: "), Stdout())
-    activity = Activity(shim, f"{logs}/quiet/{node}", variables)
+    activity = Activity(parent, f"{logs}/quiet/{node}", variables)
     copier.at_exit = lambda status: note_first_exit(logs, status)
     status = copier.copy_until_exit(output, signals, wait_for_command(child), meanwhile=activity.look)
     activity.mark("ended" if status == 0 else "")
@@ -164,13 +164,13 @@ def wait_for_command(child: int) -> Iterator[int | None]:
     yield status
 
 
-def exec_command(shim: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
+def exec_command(parent: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this new process by COMMAND."""
     code = 127
     try:
         os.setpgid(0, 0)
         process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != shim:
+        if os.getppid() != parent:
             os._exit(1)
         os.dup2(output, 1)
         os.dup2(output, 2)

@@ -33,7 +33,7 @@ WORKS_ELSEWHERE = frozenset(
         *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "jsrun", "aprun", "flux"),
     )
 )
-"""Programs that wait for processes which are not below the shim."""
+"""Programs that wait for processes which are not below the rank wrapper."""
 MAX_THREADS = 4096
 """Threads of a rank whose state is looked at."""
 MARK_BYTES = 32
@@ -67,7 +67,7 @@ class Activity:
         if past_s < LOOK_EVERY_S:
             return
         self.looked_s = now
-        # Slurm suspends the shim with the rank: a long pause between two looks says nothing about the rank.
+        # Slurm suspends the rank wrapper with the rank: a long pause between two looks says nothing about the rank.
         kind = "" if past_s > 3 * LOOK_EVERY_S else self.find_kind(past_s)
         if kind != self.kind:
             self.kind, self.since_s = kind, now

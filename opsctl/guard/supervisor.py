@@ -32,7 +32,7 @@ from opsctl.guard.stop_request import FINAL, StopKind, read_stop_request
 from opsctl.guard.stopping import Signals, Stopping
 from opsctl.guard.tolerated import Tolerated
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
-from opsctl.launch.rank_shim import render_shim
+from opsctl.launch.rank_wrapper import render_rank_wrapper
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
@@ -215,8 +215,8 @@ class Supervisor:
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes, rules=self.rules)
         with self.tolerated("naming the runs of trackers"):
             env |= tracker_variables(self.run, self.arrays.journal.events(), self.env)
-        with self.tolerated("writing the shim of the ranks"):
-            self.run.write(self.run.rank_shim, render_shim())
+        with self.tolerated("writing the rank wrapper"):
+            self.run.write(self.run.rank_wrapper, render_rank_wrapper())
         with self.tolerated("finding a free port"):
             env["TRAIN_FREE_PORT"] = str(find_free_port())
         self.stopping.body = body = start_body(["bash", str(self.run.body)], env)

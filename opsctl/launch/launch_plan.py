@@ -12,7 +12,7 @@ from opsctl.base.model import JobSpec, LaunchPlan
 from opsctl.base.nodesets import nodeset
 from opsctl.base.tables import PACKAGE
 from opsctl.launch.code_freeze import FrozenCode
-from opsctl.launch.rank_shim import start_on_node, start_with
+from opsctl.launch.rank_wrapper import start_on_node, start_with
 from opsctl.launch.render import command_line, directives, read_job_variables, render
 from opsctl.launch.train_paths import resolve_paths
 from opsctl.settings.loader import SiteSettings, TrainSettings
@@ -20,7 +20,7 @@ from opsctl.state.run_dir import RunDir
 
 ROLLBACK_WORDS = re.compile(r"\$\{TRAIN_ROLLBACK_ARGUMENTS")
 """In a command that has the placeholder `rollback_arguments`, so that the body appends no words."""
-SHIM_MOUNT = "/opt/opsctl-shim"
+RANK_WRAPPER_MOUNT = "/opt/opsctl-rank-wrapper"
 """Directory in the container that holds opsctl's package."""
 
 
@@ -110,7 +110,7 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
         run_dir=run.path,
         python=python,
         directory=directory,
-        shim=_render_shim(train, run, directory, python=python),
+        rank_wrapper=_start_rank_wrapper(train, run, directory, python=python),
         logs_option="--rank-logs" if train.guard.rank_logs else "--logs",
         modules=train.setup.modules,
         environment=train.environment,
@@ -120,21 +120,21 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
     )
 
 
-def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: str) -> str:
-    """Return the words that start the shim of a rank; in a container, to follow the options of the job step.
+def _start_rank_wrapper(train: TrainSettings, run: RunDir, directory: str, *, python: str) -> str:
+    """Return the words that start the rank wrapper; in a container, to follow the options of the job step.
 
-    The shim needs the standard library only, so that an image needs Python but not opsctl: opsctl's own files are
+    The rank wrapper needs the standard library only, so that an image needs Python but not opsctl, whose files are
     mounted. The working directory is that of the shell. Raises ConfigError for a directory that cannot be mounted.
     """
     table = train.container
     if table is None:
-        return start_on_node(python, run.rank_shim)
+        return start_on_node(python, run.rank_wrapper)
     directories = [run.path, *([Path(directory)] if directory else [])]
     for path in directories:
         if set(str(path)) & set(":,"):
             raise ConfigError("[container]", [f"{path}: cannot be mounted: its path has a colon or a comma"])
     own = [f"{path}:{path}" for path in dict.fromkeys(directories)]
-    mounts = [*own, f"{PACKAGE}:{SHIM_MOUNT}/opsctl:ro", *table.mounts]
+    mounts = [*own, f"{PACKAGE}:{RANK_WRAPPER_MOUNT}/opsctl:ro", *table.mounts]
     image = [table.image]
     match table.runtime:
         case "pyxis":
@@ -150,7 +150,11 @@ def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: s
             volumes = [f"--volume={mount}" for mount in mounts]
             words = ["podman", "run", "--rm", *isolation, *volumes, *(f"--env={name}" for name in variables)]
             directory_option = "--workdir="
-    words_inside = [*table.options, *image, *start_with(table.python, run.rank_shim, Path(SHIM_MOUNT, "opsctl"))]
+    words_inside = [
+        *table.options,
+        *image,
+        *start_with(table.python, run.rank_wrapper, Path(RANK_WRAPPER_MOUNT, "opsctl")),
+    ]
     return f'{shlex.join(words)} {directory_option}"$PWD" {shlex.join(words_inside)}'
 
 

@@ -110,7 +110,7 @@ class RunDir:
     trainer_config = Below("trainer.json")
     wrapper = Below("wrapper.slurm")
     body = Below("body.sh")
-    rank_shim = Below("rank_shim.py")
+    rank_wrapper = Below("rank_wrapper.py")
     """The program that starts each rank, written by the guard."""
     journal = Below("journal")
     switches = Below("switches")

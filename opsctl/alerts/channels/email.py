@@ -33,8 +33,11 @@ SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
 IMAP_TIMEOUT_S = 10.0
 IMAP_PORTS = {"tls": 993, "starttls": 143, "none": 143}
-MAX_MAILS, MAX_LISTED, LISTED_AT_ONCE = 50, 5000, 200
-"""Mails with our signature that are read in one watch cycle, and mails that are looked at for one, the newest."""
+MAX_MAILS = 50
+"""Mails with our signature that are read in one watch cycle, the newest."""
+MAX_LISTED = 5000
+"""Mails in which our signature is looked for, the newest."""
+LISTED_AT_ONCE = 200
 MAX_MAIL_BYTES = 64 << 10
 MAX_HEADER_CHARS = 4000
 LOOK_BACK = timedelta(days=2)

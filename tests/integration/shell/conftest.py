@@ -18,7 +18,7 @@ PROGRAMS = {
     "scontrol": "#!/bin/bash\n[[ $* == *hostnames* ]] && echo node001 && echo node002 && exit\n"
     'echo "NodeName=$4 Arch=x NodeAddr=10.0.0.7 NodeHostName=h"\n',
     "dump": '#!/bin/bash\nprintf "%s\\0" "$V" "$@" >"$OUT"\nexit "${CODE:-0}"\n',
-    # Replaces the shim of the rank and takes a hundredth of its time.
+    # Replaces the rank wrapper and takes a hundredth of its time.
     "python": "#!/bin/bash\n[[ $* == *--free-port* ]] && echo 12345 && exit\nwhile [[ $1 != -- ]]; do shift; done\n"
     'shift\nexec "$@"\n',
 }

@@ -1,4 +1,4 @@
-"""Rendered bodies of trains in containers: the runtime gets every word unchanged, and the shim starts.
+"""Rendered bodies of trains in containers: the runtime gets every word unchanged, and the rank wrapper starts.
 
 Scripts in place of the runtimes record their arguments. tests/integration/slurm/test_container.py runs the real podman.
 """
@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from opsctl.base.errors import ConfigError
-from opsctl.launch.launch_plan import SHIM_MOUNT
-from opsctl.launch.rank_shim import start_with
+from opsctl.launch.launch_plan import RANK_WRAPPER_MOUNT
+from opsctl.launch.rank_wrapper import start_with
 from opsctl.settings.container import ContainerRuntime
 from opsctl.settings.loader import TrainSettings, parse
 from tests.integration.shell.conftest import Bench
@@ -55,8 +55,8 @@ def test_command_and_options_arrive_unchanged(record: Bench, runtime: str) -> No
     assert run(record, body(record, runtime, options=options)) == 0
     words = record.dumped
     start = words.index("python3")
-    file = record.place / "run dir" / "rank_shim.py"
-    assert words[start : start + 7] == [*start_with("python3", file, Path(SHIM_MOUNT, "opsctl"))]
+    file = record.place / "run dir" / "rank_wrapper.py"
+    assert words[start : start + 7] == [*start_with("python3", file, Path(RANK_WRAPPER_MOUNT, "opsctl"))]
     assert words[words.index("--", start) + 1 :] == ["dump", *HOSTILE_WORDS]
     assert words[words.index("--x=sp ace") :][: len(options)] == options
     assert not list(record.place.rglob("pwned"))
@@ -79,7 +79,7 @@ def test_directories_and_shim_are_mounted(record: Bench, runtime: str) -> None:
     run_dir, code = record.place / "run dir", record.place / "my $code"
     split = [mount for text in mounts for mount in text.split(",")]
     assert split[:2] == [f"{run_dir}:{run_dir}", f"{code}:{code}"]
-    assert split[2].endswith(f":{SHIM_MOUNT}/opsctl:ro")
+    assert split[2].endswith(f":{RANK_WRAPPER_MOUNT}/opsctl:ro")
     assert split[3] == "/data:/da ta:ro"
     directory = next(word for word in words if word.startswith(("--workdir=", "--pwd=", "--container-workdir=")))
     assert directory.partition("=")[2] == str(code)

@@ -1,4 +1,4 @@
-"""The shim that srun starts for each rank, executed as srun executes it."""
+"""The rank wrapper that srun starts for each rank, executed as srun executes it."""
 
 import os
 import select
@@ -36,7 +36,7 @@ def start(
 
 
 def start_with(change: str, logs: Path, *command: str) -> subprocess.Popen[bytes]:
-    """Start the shim with one constant of opsctl.guard.rank_output changed."""
+    """Start the rank wrapper with one constant of opsctl.guard.rank_output changed."""
     imports = "import sys; from opsctl.guard import rank, rank_output"
     code = f"{imports}; rank_output.{change}; sys.exit(rank.main(sys.argv[1:]))"
     argv = [sys.executable, "-c", code, "--rank-logs", str(logs), "--", *command]

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.base.tables import PACKAGE
 from opsctl.guard.rank import name_ranks, rank_variables
-from opsctl.launch.rank_shim import render_shim, start_with
+from opsctl.launch.rank_wrapper import render_rank_wrapper, start_with
 from tests.integration.shell.test_rank import SLURM, start
 
 RANKS = range(4, 8)
@@ -72,15 +72,15 @@ HOOK = "import sys; sys.addaudithook(lambda event, args: event == 'open' and pri
 @pytest.mark.parametrize("has_file", [True, False])
 @pytest.mark.parametrize("python", ["/usr/bin/python3", sys.executable])
 def test_rank_starts_from_one_file(tmp_path: Path, python: str, *, has_file: bool) -> None:
-    """Without the file, as in a container without a guard, the shim starts from the package."""
-    shim = tmp_path / "rank_shim.py"
+    """Without the file, as in a container without a guard, the rank wrapper starts from the package."""
+    wrapper = tmp_path / "rank_wrapper.py"
     if has_file:
-        shim.write_text(render_shim())
-    words = [*start_with(python, shim, tmp_path / "none" if has_file else PACKAGE)]
+        wrapper.write_text(render_rank_wrapper())
+    words = [*start_with(python, wrapper, tmp_path / "none" if has_file else PACKAGE)]
     words[4] = HOOK + words[4]
     argv = [*words, "--logs", str(tmp_path), "--", "sh", "-c", "echo hi; exit 7"]
     done = subprocess.run(argv, env={**os.environ, **SLURM}, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (7, "[node002:5]: hi")
     opened = [line for line in done.stderr.splitlines() if line.startswith(str(tmp_path))]
-    assert opened == [str(shim), f"{tmp_path}/node002-4..7.log", f"{tmp_path}/first-exit"]
+    assert opened == [str(wrapper), f"{tmp_path}/node002-4..7.log", f"{tmp_path}/first-exit"]
     assert has_file is ("/opsctl/" not in done.stderr)

@@ -76,7 +76,7 @@ def test_helper_that_catches_every_signal_is_not_waited_for(tmp_path):
 
 
 def start_with_signals(change, logs, *command):
-    """Start the shim with one constant of opsctl.guard.rank_signals changed."""
+    """Start the rank wrapper with one constant of opsctl.guard.rank_signals changed."""
     code = f"import sys; from opsctl.guard import rank, rank_signals; {change}; sys.exit(rank.main(sys.argv[1:]))"
     argv = [sys.executable, "-c", code, "--logs", str(logs), "--", *command]
     return subprocess.Popen(argv, env={**os.environ, **SLURM}, stdout=subprocess.PIPE, process_group=0, cwd=logs)

@@ -1,4 +1,4 @@
-"""Trains in containers on a real slurmctld: the guard outside, the ranks and their shim in a real podman."""
+"""Trains in containers on a real slurmctld: the guard outside, the ranks and their rank wrapper in a real podman."""
 
 import json
 import os

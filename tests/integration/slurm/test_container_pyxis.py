@@ -17,7 +17,7 @@ from tests.support.trains import Trains, trains_on, until
 
 SHELL = f"""
 import os, sys, time
-shim = "/opt/opsctl-shim/opsctl/__init__.py"
+shim = "/opt/opsctl-rank-wrapper/opsctl/__init__.py"
 try:
     open(shim, "a")
 except OSError as error:

@@ -73,10 +73,10 @@ def test_command_dies_with_its_shim_and_slurm_ends_the_step(trains: Trains) -> N
     """What left its session is Slurm's to end; the proctrack/linuxproc of the sandbox may miss such a process."""
     run = launch(trains, WAIT)
     until(lambda: len(list(run.path.glob("ready-*"))) == 6)
-    helpers, shims = find_processes(run, "3000"), find_processes(run, "--logs")
-    assert len({shim.environ()["SLURM_PROCID"] for shim in shims}) == len(shims) == len(helpers) == 6
+    helpers, wrappers = find_processes(run, "3000"), find_processes(run, "--logs")
+    assert len({wrapper.environ()["SLURM_PROCID"] for wrapper in wrappers}) == len(wrappers) == len(helpers) == 6
     try:
-        os.kill(shims[0].pid, signal.SIGKILL)
+        os.kill(wrappers[0].pid, signal.SIGKILL)
         until(lambda: not trains.rows())
         until(lambda: not find_processes(run, str(trains.place / "train.py")))
         until(lambda: sum(helper.is_running() for helper in helpers) <= 1)

@@ -21,7 +21,7 @@ trap 'trap "" {signal}; touch "$1/saved"; exit 0' {signal}
 touch "$1/up"
 while :; do sleep 0.1; done
 """
-"""The trap is taken back: without cgroups, a signal to a step arrives by Slurm and by the shim of the rank."""
+"""The trap is taken back: without cgroups, a signal to a step arrives by Slurm and by the rank wrapper."""
 DEAF = """
 trap '' TERM USR1 INT
 touch "$1/up"

@@ -24,23 +24,23 @@ WAITS = (Frame("all_reduce", "train.py", 9),)
 
 
 class Ranks:
-    """Ranks of one attempt, started as srun does: below the shim."""
+    """Ranks of one attempt, started as srun does: below the rank wrapper."""
 
     def __init__(self, logs: Path) -> None:
         self.attempt = f"{logs.name}_{os.getpid()}.0"
         self.logs = logs
-        self.shims: list[subprocess.Popen[bytes]] = []
+        self.wrappers: list[subprocess.Popen[bytes]] = []
 
     def start(self, rank: int, *program: str) -> psutil.Process:
         """Return the process of the rank's program, which is of Python unless another is given."""
         command = [sys.executable, "-P", "-m", "opsctl.guard.rank", "--logs", str(self.logs), "--"]
         env = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "TRAIN_ATTEMPT": self.attempt}
         argv = program or (sys.executable, "-c", "import time; time.sleep(600)")
-        shim = subprocess.Popen([*command, *argv], env=env, stdout=subprocess.DEVNULL)
-        self.shims.append(shim)
+        wrapper = subprocess.Popen([*command, *argv], env=env, stdout=subprocess.DEVNULL)
+        self.wrappers.append(wrapper)
         deadline = time.monotonic() + 250
         while time.monotonic() < deadline:
-            for process in psutil.Process(shim.pid).children(recursive=True):
+            for process in psutil.Process(wrapper.pid).children(recursive=True):
                 with suppress(psutil.Error):
                     if process.cmdline()[1:2] == [argv[1]]:
                         return process
@@ -48,11 +48,11 @@ class Ranks:
         raise TimeoutError("the rank did not start")
 
     def end(self) -> None:
-        for shim in self.shims:
-            for process in [*psutil.Process(shim.pid).children(recursive=True), psutil.Process(shim.pid)]:
+        for wrapper in self.wrappers:
+            for process in [*psutil.Process(wrapper.pid).children(recursive=True), psutil.Process(wrapper.pid)]:
                 with suppress(psutil.Error):
                     process.kill()
-            shim.wait()
+            wrapper.wait()
 
 
 @pytest.fixture

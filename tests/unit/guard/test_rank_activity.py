@@ -152,7 +152,7 @@ def test_long_pause_between_looks_marks_nothing(start):
     pid, activity = start(sys.executable, "-c", WORKS)
     os.kill(pid, signal.SIGSTOP)
     for _ in range(3):
-        time.sleep(0.5)  # as if Slurm had suspended the shim as well
+        time.sleep(0.5)  # as if Slurm had suspended the rank wrapper as well
         activity.look()
     assert marks(activity) == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.launch.launch_plan import job_spec, make_plan, render_body, trainer_json
-from opsctl.launch.rank_shim import start_on_node
+from opsctl.launch.rank_wrapper import start_on_node
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 
@@ -60,7 +60,7 @@ def test_embedded_trainer_uses_its_own_python(train):
     )
     text = render_body(embedded, RUN, python="/opsctl/python")
     assert "    /env/bin/python -P -m opsctl.trainer /trains/gpt/trainer.json || code=$?" in text
-    assert start_on_node("/opsctl/python", RUN.rank_shim) + " --logs" in text
+    assert start_on_node("/opsctl/python", RUN.rank_wrapper) + " --logs" in text
 
 
 def test_braces_in_a_path_are_literal():

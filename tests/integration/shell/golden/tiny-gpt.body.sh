@@ -38,7 +38,7 @@ if [[ -n ${TRAIN_HOST_FILE:-} ]]; then
     nodelist=
 fi
 # The Python of a node, if it has a new one, starts the ranks without a search on the shared file system.
-srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap} ${nodelist:+--nodes="$NNODES" --nodelist="$nodelist"} sh -c 'python=/usr/bin/python3; "$python" -I -S -c "import ctypes, select, sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || python=$0; exec "$python" "$@"' /opt/opsctl/bin/python -I -S -c 'import sys; shim, package = sys.argv[1:3]; sys.path.append(package + "/.."); exec("try: source = open(shim).read()\nexcept OSError: source = \"from opsctl.guard.rank import main\""); exec(source); sys.exit(main(sys.argv[3:]))' /scratch/trains/tiny-gpt/rank_shim.py /opt/opsctl/lib/opsctl --logs "$TRAIN_ATTEMPT_LOGS" -- \
+srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap} ${nodelist:+--nodes="$NNODES" --nodelist="$nodelist"} sh -c 'python=/usr/bin/python3; "$python" -I -S -c "import ctypes, select, sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || python=$0; exec "$python" "$@"' /opt/opsctl/bin/python -I -S -c 'import sys; file, package = sys.argv[1:3]; sys.path.append(package + "/.."); exec("try: source = open(file).read()\nexcept OSError: source = \"from opsctl.guard.rank import main\""); exec(source); sys.exit(main(sys.argv[3:]))' /scratch/trains/tiny-gpt/rank_wrapper.py /opt/opsctl/lib/opsctl --logs "$TRAIN_ATTEMPT_LOGS" -- \
     /opt/opsctl/bin/python -P -m opsctl.trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"
