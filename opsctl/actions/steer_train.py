@@ -152,7 +152,9 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
         if run.is_ours:  # for a team member, the file itself is the record
             journal_switches(run, app.journal(run), (switch,))
             done, away = _act_on_queue(app, run, switch, away)
-            is_queue_done = snapshot is not None and not away  # perhaps by the guard, in the meantime
+            is_queue_done = snapshot is not None and not away
+            if snapshot and is_queue_done and not done:
+                done = name_done_by_guard(switch, snapshot)
     if before:
         text = "; ".join([f"already armed: {describe_switch(before)}", *done])
     else:
@@ -202,6 +204,13 @@ def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[lis
         return apply_switches(app.arrays(run), read_rules(run)), ""
     except (OpsctlError, OSError) as error:
         return [], str(error)
+
+
+def name_done_by_guard(switch: Switch, snapshot: TrainSnapshot) -> list[str]:
+    """Return what a guard has done that saw the switch before this command came to the queue of `snapshot`."""
+    tasks = [job for job in snapshot.waiting if switch is Switch.KILL or not job.is_held]
+    acts = switch in QUEUE_ACTION and tasks
+    return [f"{QUEUE_STATE[switch]} the queued tasks of {name_arrays(list_arrays(tasks))}"] if acts else []
 
 
 def _coming(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from opsctl.base.model import Job
 from opsctl.guard.escalation import plan_stop, reads_stop_request
 from opsctl.guard.stop_request import StopKind
-from opsctl.launch.train_arrays import TrainArrays, name_arrays
+from opsctl.launch.train_arrays import TrainArrays, list_arrays, name_arrays
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
 from opsctl.state.events import SwitchArmed
@@ -31,7 +31,9 @@ def apply_switches(arrays: TrainArrays, rules: GuardSettings, jobs: Sequence[Job
         return []
     snapshot, reason, done = arrays.check(jobs), describe(armed), []
     if kill and snapshot.waiting:
-        done.append(f"cancelled the queued tasks of {name_arrays(arrays.cancel(reason, queued_only=True))}")
+        # A guard that saw the switch may have cancelled the tasks since the look at the queue.
+        cancelled = arrays.cancel(reason, queued_only=True) or list_arrays(snapshot.waiting)
+        done.append(f"cancelled the queued tasks of {name_arrays(cancelled)}")
     elif not kill and any(not job.is_held for job in snapshot.waiting):
         done.append(f"held the queued tasks of {name_arrays(arrays.hold(reason))}")
     if snapshot.active and _is_overdue(arrays, rules, armed):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.actions.steer_train import name_done_by_guard
 from opsctl.base.model import JobState
 from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.escalation import (
@@ -149,6 +150,16 @@ def test_pause_switch_holds_the_queue_once(train: QueuedTrain) -> None:
     assert apply_switches(train.arrays, train.rules) == ["held the queued tasks of array 12"]
     assert all(job.is_held for job in train.queue.waiting)
     assert apply_switches(train.arrays, train.rules) == []
+
+
+def test_tasks_that_a_guard_has_just_cancelled_are_named(train: QueuedTrain) -> None:
+    seen, snapshot = train.queue.jobs(), train.arrays.check()
+    switches.arm(train.run, Switch.KILL, why="")
+    says = ["cancelled the queued tasks of array 12"]
+    assert apply_switches(train.arrays, train.rules) == says
+    assert apply_switches(train.arrays, train.rules, seen) == says
+    assert name_done_by_guard(Switch.KILL, snapshot) == says
+    assert name_done_by_guard(Switch.SAVE, snapshot) == []
 
 
 def test_save_switch_leaves_the_queue_alone(train: QueuedTrain) -> None:
