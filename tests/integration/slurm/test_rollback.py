@@ -29,7 +29,9 @@ def launch(trains: Trains, more: str = "") -> None:
 
 
 def steps(trains: Trains) -> list[int]:
-    return sorted(int(path.name.removeprefix("iter_")) for path in trains.run().checkpoints.glob("iter_*"))
+    """Of checkpoints whose file is written: its directory appears first."""
+    states = trains.run().checkpoints.glob("iter_*/mp_rank_00/model_optim_rng.pt")
+    return sorted(int(path.parts[-3].removeprefix("iter_")) for path in states if path.stat().st_size)
 
 
 def starts(trains: Trains) -> list[str]:
