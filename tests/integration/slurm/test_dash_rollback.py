@@ -41,7 +41,7 @@ def trains(running: Trains, slurm: Sandbox, monkeypatch: pytest.MonkeyPatch) -> 
     """The train with the checkpoints of the steps 5, 10 and 15."""
     for name, value in slurm.env().items():
         monkeypatch.setenv(name, value)
-    until((running.run().checkpoints / "iter_0000015").exists)
+    until((running.run().checkpoints / "iter_0000015/mp_rank_00/model_optim_rng.pt").exists)
     return running
 
 
