@@ -138,7 +138,7 @@ class CheckpointAge:
             times = {"age_s": observation.running_s, "limit_s": observation.limit_s}
             severity = judge_age(**times)
             says = state("checkpoint.age", train=train, newest=newest, **times)
-        save = type_now(("opsctl", "save-switch", train)) if severity is not Severity.OK else NO_REMEDY
+        save = advise("remedy.save", ("opsctl", "save-switch", train)) if severity is not Severity.OK else NO_REMEDY
         findings = [Finding(key=key, severity=severity, says=says, train=train, fix=save)]
         if observation.standing:
             findings.append(_judge_standstill(observation.standing, key, train))

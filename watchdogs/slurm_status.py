@@ -11,7 +11,7 @@ from pydantic import AwareDatetime
 
 from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Job, JobState
-from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
+from opsctl.base.statements import NO_REMEDY, Remedy, Statement, Value, advise, state, type_now
 from opsctl.base.units import format_duration, parse_slurm_minutes
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import (
@@ -34,6 +34,8 @@ CUT_OFF = timedelta(minutes=10)
 MIN_LEARNT_WAIT_S, LEARNT_WAITS = 86_400.0, 3
 """Without `waiting_hours`, a wait is long after this time, and this multiple of the train's longest wait so far."""
 MAX_WAITS_REMEMBERED = 50
+MISSING = "queue.missing"
+"""Kind of statement: the train should run, and nothing of it is queued."""
 BEHIND_OTHERS = frozenset({"Priority", "Resources", "JobArrayTaskLimit", "None", ""})
 """Slurm's reasons of a task that waits for its turn."""
 
@@ -155,9 +157,15 @@ class SlurmStatus:
                 train=observation.train,
                 since=observation.idle_since,
                 details=tuple(rows[:10]),
-                fix=type_now(command) if command else NO_REMEDY,
+                fix=_advise(says, command) if command else NO_REMEDY,
             )
         ]
+
+
+def _advise(says: Statement, command: tuple[str, ...]) -> Remedy:
+    if says.kind == MISSING:
+        return advise("remedy.relaunch", ("opsctl", "why", str(says.facts["train"])), command)
+    return type_now(command)
 
 
 def _add_wait(before: QueueMemory, queue: QueueObservation, now: datetime) -> tuple[float, ...]:
@@ -259,7 +267,7 @@ def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
     begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
         return Severity.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch", queue.config)
-    return Severity.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", queue.config)
+    return Severity.CRITICAL, state(MISSING, train=train), ("opsctl", "launch", queue.config)
 
 
 def list_pulse_lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:

@@ -174,6 +174,8 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
 def _describe_live(status: TrainStatus) -> Headline:
     if status.state == "running":
         since = status.running[0].since if status.running else None
+        if full := next((job.full_disk for job in status.running or () if job.full_disk), ""):
+            return Headline(tone=Tone.RED, text=f"waits for space on the disk of {full}", since=since)
         return Headline(tone=Tone.GREEN, text=status.stop or _describe_running(status), since=since)
     if any(waiting.kind is WaitKind.NEVER for waiting in status.waiting or ()):
         return Headline(tone=Tone.AMBER, text=next(iter(status.notes), ""))

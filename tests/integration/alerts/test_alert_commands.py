@@ -170,7 +170,7 @@ def test_alert_is_shown_with_its_evidence(shell):
     build(shell.site).alerting.ledger.record([finding])
     shown = shell.opsctl("alerts", "show", "hang/gpt")
     assert "  line 8\n" in shown
-    assert "roll back to: step 7" in shown
+    assert "roll back to step 7" in shown
 
 
 def test_duty_needs_a_roster_and_shows_the_shifts(shell):
