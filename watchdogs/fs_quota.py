@@ -283,7 +283,8 @@ def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, tuple[int, i
     if train.snapshot is None or not train.snapshot.is_queued:
         return None
     saves, is_foreign = find_train_saves(train.run, train.config), not train.run.trainer_config.exists()
-    every_s = expected_s(train) or _usual_s([save.at for save in saves])
+    gaps_s = [(after.at - before.at).total_seconds() for before, after in pairwise(saves) if after.at > before.at]
+    every_s = expected_s(train) or (median(gaps_s[-20:]) if gaps_s else None)
     if not saves or not every_s or not _is_on(saves[-1].path, path):
         return None
     # The newest of a foreign trainer may still be being written.
@@ -311,11 +312,6 @@ def _is_on(directory: os.PathLike[str], path: str) -> bool:
         return os.stat(directory).st_dev == os.stat(path).st_dev  # noqa: PTH116 (two kinds of path)
     except OSError:
         return False
-
-
-def _usual_s(times: Sequence[datetime]) -> float | None:
-    gaps = [(b - a).total_seconds() for a, b in pairwise(times) if b > a]
-    return median(gaps[-20:]) if gaps else None
 
 
 def measure_observed(samples: Sequence[Sequence[float]]) -> float | None:

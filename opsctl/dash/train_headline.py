@@ -112,21 +112,14 @@ def is_urgent(alert: OpenAlert) -> bool:
 
 def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]:
     """Yield the reason that an open alert gives: none for what opsctl has healed, and for a finished train."""
+    is_finished, is_about_attempt = status.state == "finished", alert.key.startswith("failures/")
+    is_minor = is_about_attempt or not alert.is_loud
+    if (is_finished and is_minor) or ((is_finished or is_minor) and alert.severity is not Severity.CRITICAL):
+        return
     _, brief = describe_failure(alert)
     text = f"{brief} (acknowledged)" if alert.acknowledged else brief
-    tone = _TONE_BY_SEVERITY[alert.severity]
-    is_about_attempt = alert.key.startswith("failures/")
-    if is_about_attempt and (alert.severity is not Severity.CRITICAL or status.state == "finished"):
-        return
-    if status.state == "finished" and alert.severity is not Severity.CRITICAL:
-        return
-    if not alert.is_loud:
-        if alert.severity is not Severity.CRITICAL or status.state == "finished":
-            return
-        tone = Tone.AMBER
-    if status.state == "finished" or is_about_attempt or alert.key.startswith("held/"):
-        tone = Tone.AMBER  # a held or ended train is red by its state
-    yield Headline(tone=tone, text=text, alert=alert.key)
+    is_less = is_finished or is_minor or alert.key.startswith("held/")  # a held or ended train is red by its state
+    yield Headline(tone=Tone.AMBER if is_less else _TONE_BY_SEVERITY[alert.severity], text=text, alert=alert.key)
 
 
 def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]:

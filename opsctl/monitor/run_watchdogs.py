@@ -113,9 +113,8 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
     if before is None:
         return finding
     usable = [checkpoint for checkpoint in found if checkpoint.step is not None and checkpoint.step < before]
-    chosen = next((checkpoint for checkpoint in usable if checkpoint.is_complete), None)
-    if chosen is None:
-        chosen = next((checkpoint for checkpoint in usable if not checkpoint.is_partial), None)
+    whole = [checkpoint for checkpoint in usable if not checkpoint.is_partial]
+    chosen = next((checkpoint for checkpoint in usable if checkpoint.is_complete), next(iter(whole), None))
     if chosen is None:
         return replace(finding, roll_back=state("rollback.none", step=before))
     doubt = "" if chosen.is_complete else chosen.reason

@@ -59,7 +59,7 @@ def test_limit_follows_the_usual_interval(bench: Bench, hours: Hours) -> None:
     finding = bench.judge("checkpoint", after=hours(1))
     assert finding.severity is Severity.WARNING
     assert finding.summary == "gpt: no new checkpoint for 10.0 h of running (limit 9.5 h); newest: global_step3"
-    assert finding.remedy == "opsctl save-switch gpt"
+    assert finding.remedy == "Ask for a checkpoint now: opsctl save-switch gpt"
     assert bench.judge("checkpoint", after=hours(10)).severity is Severity.CRITICAL
 
 
