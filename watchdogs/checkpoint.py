@@ -262,14 +262,10 @@ def read_ended_attempts(train: WatchedTrain, count: int) -> list[EndedAttempt]:
     for name in reversed([name for name in names if name not in early]):
         if len(ended) == count:
             break
-        if attempt := _read_end(train, name):
+        attempt = load_record(EndedAttempt, train.run.attempt(name).end)
+        if attempt and attempt.outcome not in REQUESTED_ENDS:
             ended.append(attempt)
     return ended[::-1]
-
-
-def _read_end(train: WatchedTrain, name: str) -> EndedAttempt | None:
-    ended = load_record(EndedAttempt, train.run.attempt(name).end)
-    return None if ended is None or ended.outcome in REQUESTED_ENDS else ended
 
 
 def is_standstill(attempts: Sequence[EndedAttempt], count: int) -> bool:

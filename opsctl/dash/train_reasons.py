@@ -1,7 +1,7 @@
 """Why a train is in its state, the line that proves it, and what to do about it; how far a rollback is. Pure."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.dash.show_times import format_ago
@@ -102,7 +102,7 @@ def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, launch:
     if is_held:
         yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}", verb="release")
     else:
-        yield replace(launch, text="Then queue tasks again.")
+        yield launch
 
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:

@@ -158,16 +158,13 @@ class PageServer:
             while True:
                 self.refresher.note_viewer()
                 if self.refresher.version != version or quiet_s >= QUIET_S:
-                    version, quiet_s = self.refresher.version, 0.0
-                    yield f"data: {json.dumps({'version': version, 'age': self._age_s()})}\n\n"
+                    version, quiet_s, view = self.refresher.version, 0.0, self.refresher.view
+                    age_s = (self.app.clock.now() - view.made).total_seconds() if view else None
+                    yield f"data: {json.dumps({'version': version, 'age': age_s})}\n\n"
                 await asyncio.sleep(POLL_S)
                 quiet_s += POLL_S
         finally:
             self.streams -= 1
-
-    def _age_s(self) -> float | None:
-        view = self.refresher.view
-        return (self.app.clock.now() - view.made).total_seconds() if view else None
 
     # --- sessions and actions
 

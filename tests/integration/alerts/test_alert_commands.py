@@ -206,9 +206,8 @@ def test_accepted_level_is_journalled_and_remembered(shell):
     assert json.loads(shell.opsctl(*argv, "--dry-run", "--json"))["dry_run"]
     accepted = shell.root / ".site/watch/accepted/throughput%2Fgpt.json"
     assert not accepted.exists()
-    assert shell.opsctl(*argv) == (
-        "throughput/gpt: the current level is accepted; the next watch cycle learns the level anew\n"
-    )
+    said = "throughput/gpt: the current level is accepted; the next watch cycle learns the level anew\n"
+    assert shell.opsctl(*argv) == said
     assert json.loads(accepted.read_text())["reason"] == "a smaller batch"
     (journal,) = (shell.root / ".site/alerts").glob("journal-*.jsonl")
     record = json.loads(journal.read_text().splitlines()[-1])

@@ -50,17 +50,13 @@ def test_bytes_and_inodes_have_the_same_limits(percent: float, severity: str) ->
 
 
 def test_summary_has_figures_and_limit() -> None:
-    assert judge(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (
-        Severity.WARNING,
-        "87.5 % of the space used (1.75 TiB of 2 TiB); warning at 85 %",
-    )
+    share = "87.5 % of the space used (1.75 TiB of 2 TiB); warning at 85 %"
+    assert judge(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (Severity.WARNING, share)
 
 
 def test_reliable_percent_lowers_the_limit() -> None:
-    assert judge(Space(used=78 * TIB, limit=100 * TIB), reliable_percent=80) == (
-        Severity.CRITICAL,
-        "97.5 % of the space used (78 TiB of 100 TiB, of which 80 % are reliable); critical at 95 %",
-    )
+    share = "97.5 % of the space used (78 TiB of 100 TiB, of which 80 % are reliable); critical at 95 %"
+    assert judge(Space(used=78 * TIB, limit=100 * TIB), reliable_percent=80) == (Severity.CRITICAL, share)
 
 
 def test_free_space_may_be_required_in_bytes() -> None:
@@ -87,10 +83,8 @@ def test_train_that_prunes_fills_nothing() -> None:
 
 
 def test_observed_rate_counts_if_larger() -> None:
-    assert (
-        judge(Space(used=80 * TIB, limit=100 * TIB), observed_rate=TIB / 3600)[1]
-        == "out of space in 20 h at 24 TiB a day"
-    )
+    text = judge(Space(used=80 * TIB, limit=100 * TIB), observed_rate=TIB / 3600)[1]
+    assert text == "out of space in 20 h at 24 TiB a day"
 
 
 def test_rate_needs_six_hours() -> None:
@@ -239,9 +233,8 @@ def test_checkpoints_elsewhere_fill_the_disk_as_well(bench: Bench) -> None:
     bench.start_task()
     finding = bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root), warning_percent=1e-9))
     assert finding.lines[0] == "gpt: 1000 B in 2 inodes every 1.0 h"
-    assert finding.remedy == (
-        "Make room: opsctl checkpoint list gpt lists the checkpoints with their places; delete old ones by hand"
-    )
+    room = "Make room: opsctl checkpoint list gpt lists the checkpoints with their places; delete old ones by hand"
+    assert finding.remedy == room
 
 
 def test_unqueued_train_has_no_growth(bench: Bench) -> None:

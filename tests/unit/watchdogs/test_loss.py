@@ -14,9 +14,8 @@ def test_passed_spike_is_reported_at_once(bench: Bench) -> None:
     bench.steps(206, 300)
     finding = bench.judge("loss")
     assert (finding.severity, finding.is_certain) == (Severity.WARNING, True)
-    assert finding.summary == (
-        "gpt: the loss spiked from 2 to 5 at step 200 and was back after 8 log lines; now 2 at step 299"
-    )
+    spiked = "the loss spiked from 2 to 5 at step 200 and was back after 8 log lines"
+    assert finding.summary == f"gpt: {spiked}; now 2 at step 299"
     bench.steps(300, 310)
     assert bench.judge("loss").severity is Severity.OK
 
@@ -35,7 +34,7 @@ def test_permanent_rise_ends_when_a_person_accepts(bench: Bench) -> None:
         bench.steps(first, first + 100, loss=2.6)
         finding = bench.judge("loss")
     assert (finding.severity, finding.wants_rollback) == (Severity.CRITICAL, True)
-    assert finding.summary == ("gpt: the loss stays 30 % above the 2 before step 400: 2.6 at step 1399")
+    assert finding.summary == "gpt: the loss stays 30 % above the 2 before step 400: 2.6 at step 1399"
     assert finding.remedy.endswith("opsctl alerts accept loss/gpt --reason ...")
     accept(bench.make_context().memory, "loss/gpt", at="2026-01-05T02:00:00+00:00", by="anna", reason="new mixture")
     bench.steps(1400, 1410, loss=2.6)
