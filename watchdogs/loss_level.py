@@ -22,8 +22,9 @@ COURSE_BATCHES = 20
 MAX_FALL, MAX_SUSPECTS = 0.05, 8
 """After a batch above the allowance, the course is continued by this share of the level at most, for so many batches:
 no bend of a calm curve lifts the loss above what it has reached."""
-CREEP_BATCHES, CREEP_SHARE, MAX_CREEP_FALL = 15, 0.055, 0.02
-"""A slow rise: the mean of MIN_BATCHES is this share above the course of all but the newest CREEP_BATCHES."""
+CREEP_BATCHES, CREEP_SHARE, MAX_CREEP_FALL = 15, 0.055, 0.01
+"""A slow rise: the mean of MIN_BATCHES is this share above the course of all but the newest CREEP_BATCHES, of which
+there are COURSE_BATCHES: the beginning of a training alone is steeper than its course."""
 ALLOWED_NOISE, ALLOWED_SHARE = 3.0, 0.05
 """A rise is allowed up to this many deviations of a batch and up to this share of the level: another mixture of the
 data costs 3 %."""
@@ -110,7 +111,7 @@ def _add_normal(state: LevelState, step: int, mean: float, *, level: float, nois
 def _find_creep(state: LevelState, step: int) -> LevelState:
     """Return the state with a rise that came in many small steps, against the course of the batches before."""
     old, new = state.batches[:-CREEP_BATCHES], [mean for _, mean in state.batches[-MIN_BATCHES:]]
-    if len(old) < LEVEL_BATCHES:
+    if len(old) < COURSE_BATCHES:
         return state
     level, deviation = _find_course(old, step, max_fall=MAX_CREEP_FALL)
     allowance = max(ALLOWED_NOISE * deviation, CREEP_SHARE * abs(level))
