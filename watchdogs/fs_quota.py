@@ -134,14 +134,13 @@ class FsQuota:
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
         severity, says = _judged(observation, now)
         fastest = max(observation.trains, key=lambda growth: growth.bytes_s, default=None)
-        fix = _advise_room(fastest)
         return [
             Finding(
                 key=f"{self.name}/{observation.filesystem.name}",
                 severity=severity,
                 says=says,
                 details=_list_users(observation),
-                fix=fix if severity in BAD else NO_REMEDY,
+                fix=_advise_room(fastest) if severity in BAD else NO_REMEDY,
             )
         ]
 

@@ -56,9 +56,8 @@ def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str
         return StateReason(steps=(step,))
     if status.state not in {"held", "ended"} or last is None:
         return _explain_alert(status)
-    launch = NextStep(
-        text="Queue tasks again.", command=f"opsctl launch {config or f'{status.train}.toml'}", verb="queue"
-    )
+    command = f"opsctl launch {config or f'{status.train}.toml'}"
+    launch = NextStep(text="Queue tasks again.", command=command, verb="queue")
     if status.state == "ended" and last.outcome in PLANNED:
         return StateReason(why=_describe_end(status, history, last), steps=(launch,))
     diagnosis = history.diagnosed.get(last.attempt)

@@ -29,7 +29,6 @@ class Bench:
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
     site: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    """[watch] of train.toml."""
     progress: dict[str, Any] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
     nodes: tuple[Any, ...] | None = ()

@@ -20,7 +20,6 @@ from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_addre
 from opsctl.settings.alert_channels import NtfyTable
 from opsctl.state.files import parse_objects
 
-PRIORITIES = {Severity.OK: 3, Severity.UNKNOWN: 3, Severity.WARNING: 3, Severity.CRITICAL: 5}
 TAGS = {
     Severity.OK: "white_check_mark",
     Severity.UNKNOWN: "grey_question",
@@ -54,7 +53,7 @@ class Ntfy:
             "topic": self._topic,
             "title": message.subject,
             "message": message.body.encode()[:MAX_BODY_BYTES].decode(errors="ignore"),
-            "priority": PRIORITIES[message.severity],
+            "priority": 5 if message.severity is Severity.CRITICAL else 3,
             "tags": [TAGS[message.severity]],
         }
         if self._answer_topic and message.severity is not Severity.OK:
