@@ -26,5 +26,14 @@ def test_variant_names_are_unique():
 
 @pytest.mark.parametrize("check", ["startup", "chain"])
 def test_every_problem_of_a_start_has_a_variant(check):
-    problems = {f"{check}.{name}" for name, row in read_table()[check].items() if isinstance(row, dict)}
-    assert problems <= {variant.name for variant in VARIANTS}
+    rows = {name: row for name, row in read_table()[check].items() if isinstance(row, dict)}
+    assert {f"{check}.{name}" for name in rows} <= {variant.name for variant in VARIANTS}
+    assert {key for row in rows.values() for key in row} <= {
+        "when",
+        "what",
+        "remedy",
+        "source",
+        "of",
+        "severity",
+        "values",
+    }
