@@ -25,6 +25,8 @@ TOTAL_BAR = ErrorBar(**_BARS["totals"])
 """Of the days and GPU-hours of a whole run that no measured step has calibrated."""
 CALIBRATED_BAR = ErrorBar(**_BARS["calibrated"])
 """Once one measured step of the same model has calibrated the predictions."""
+OTHER_BAR = ErrorBar(**_BARS["other"])
+"""Once a measured step of another model on the same GPUs and trainer has."""
 
 
 def step_bar(shape: ModelShape, gpu: Accelerator, topology: Topology) -> ErrorBar:

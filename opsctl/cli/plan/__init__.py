@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from opsctl.cli.command_names import SuggestingGroup
-from opsctl.cli.plan.checkpoints import checkpoint, storage
+from opsctl.cli.plan.checkpoints import checkpoint
 from opsctl.cli.plan.failures import simulate, spares
 from opsctl.cli.plan.model_size import memory, model
 from opsctl.cli.plan.overview import overview
@@ -45,5 +45,5 @@ def plan() -> None:
     """
 
 
-for command in (overview, model, memory, topology, throughput, network, checkpoint, storage, spares, simulate):
+for command in (overview, model, memory, topology, throughput, network, checkpoint, spares, simulate):
     plan.add_command(command)
