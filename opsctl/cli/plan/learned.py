@@ -29,6 +29,7 @@ LABELS: dict[str, str] = read_package_table("cli/plan/learned.toml")
 STOPPED = (Bucket.START_UP, Bucket.HANG, Bucket.RESTART)
 UNPLANNED = (Bucket.SLOW, Bucket.EVALUATION, Bucket.HELD, Bucket.NOT_QUEUED)
 """Time that no failure explains."""
+MAX_LEARNED = 1e12
 FAILURES = frozenset({"hardware", "storage", "software", "hang", "unknown"})
 
 
@@ -48,6 +49,8 @@ def learn(source: str, inputs: RunInputs, ran: Topology | None, *, stated: froze
         elif "learned" in data:
             bar = OTHER_BAR
             learned = {name: float(value) for name, value in data["learned"].items() if name in LABELS}
+            if not all(0 < value < MAX_LEARNED for value in learned.values()):
+                raise ValueError("a figure that is not above 0")
         else:
             learned = _read_report(data, inputs, ran)
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
@@ -72,8 +75,9 @@ def _read(source: str) -> Any:
 
 def _read_report(report: dict[str, Any], inputs: RunInputs, ran: Topology | None) -> dict[str, float]:
     learned = {"factor": find_factor(inputs, ran, report["step_s"])} if ran and report["step_s"] else {}
+    save_s = report["save_s"] if ran else None  # without its layout, the run may be of a model of another size
     if not report["is_timed"]:
-        return learned | _name_times(inputs, 0.0, report["save_s"])
+        return learned | _name_times(inputs, 0.0, save_s)
     attempts, buckets = report["attempts"], report["buckets"]
     lengths = [sum(attempt["buckets"].values()) / 86400 for attempt in attempts]
     counts = [len(expand_if_list(attempt["nodes"])) or inputs.cluster.nodes for attempt in attempts]
@@ -86,7 +90,7 @@ def _read_report(report: dict[str, Any], inputs: RunInputs, ran: Topology | None
     if report["mean_queue_s"]:
         learned["queue_h"] = report["mean_queue_s"] / 3600
     stopped_s = sum(buckets[name] for name in STOPPED) / len(attempts)
-    return learned | _name_times(inputs, stopped_s, report["save_s"])
+    return learned | _name_times(inputs, stopped_s, save_s)
 
 
 def _name_times(inputs: RunInputs, restart_s: float, save_s: float | None) -> dict[str, float]:

@@ -147,6 +147,8 @@ def test_finished_run_teaches_the_next_plan_of_its_cluster(tmp_path: Path) -> No
     shown = plan(*words).output
     assert ["failures", "per", "1000", "node-days", "6.5", "13", "×", "2.00"] in map(str.split, shown.splitlines())
     assert "assumed: --failures" not in shown
+    unnamed = run_json(*words[:-1], str(report))["learned"]
+    assert result["learned"].keys() - unnamed.keys() == {"factor", "save_gb_s"}, "perhaps of another model"
     other = run_json("llama-3-70b", "--gpus", "64", "--gpu", "H100", "--learn", str(learned), "--queue", "3")
     assert "queue_h" not in other["learned"], "an option counts more than a file"
     assert other["learned"]["factor"] == result["learned"]["factor"]
@@ -154,15 +156,8 @@ def test_finished_run_teaches_the_next_plan_of_its_cluster(tmp_path: Path) -> No
 
 
 def test_drill_teaches_restarts_and_saves(tmp_path: Path) -> None:
-    drilled = {
-        "fault": "rank-killed",
-        "noticed_s": 6,
-        "cause": "signal",
-        "action": "continue",
-        "back_s": 96,
-        "save_s": 8,
-    }
-    (tmp_path / "card.json").write_text(json.dumps([drilled]))
+    drill = {"fault": "rank-killed", "noticed_s": 6, "cause": "signal", "action": "continue", "back_s": 96, "save_s": 8}
+    (tmp_path / "card.json").write_text(json.dumps([drill]))
     result = run_json(*LLAMA, "--learn", str(tmp_path / "card.json"))
     assert (result["learned"]["restart_s"], result["save_s"]) == (pytest.approx(90), pytest.approx(8))
     assert result["calibrated"] is None
@@ -170,7 +165,12 @@ def test_drill_teaches_restarts_and_saves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("12", "nothing to learn"), ("{}", "no iteration line"), ('{"buckets": 1}', "neither a report")],
+    [
+        ("12", "nothing to learn"),
+        ("{}", "no iteration line"),
+        ('{"buckets": 1}', "neither a report"),
+        ('{"learned": {"factor": 0}}', "not above 0"),
+    ],
 )
 def test_unreadable_lesson_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text)
