@@ -20,7 +20,6 @@ class ErrorBar:
 
 MEMORY_LIMITS: dict[str, dict[str, float]] = _BARS["fits"]
 """By kind of trainer: where an estimate fits in half of the cases, and how wide the estimates spread."""
-MEMORY_BAR = ErrorBar(**_BARS["memory"])
 TOTAL_BAR = ErrorBar(**_BARS["totals"])
 """Of the days and GPU-hours of a whole run that no measured step has calibrated."""
 CALIBRATED_BAR = ErrorBar(**_BARS["calibrated"])

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Protocol
 
 from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
-from opsctl.calc.error_bars import MEMORY_LIMITS
+from opsctl.calc.error_bars import MEMORY_LIMITS, ErrorBar
 from opsctl.calc.gpt_size import (
     ModelShape,
     common_parameters,
@@ -23,8 +24,6 @@ OVERHEAD_RATIO = 0.2
 """Memory in buckets and fragments, over memory requested. Fitted to the prequel, a trainer without overlap."""
 FLAT_OVERHEAD_RATIO = 0.03
 """The same of FSDP and of Megatron-Core with overlap, which keep gradients and optimizer in flat buffers."""
-
-
 RECOMPUTED_BYTES = {"operations": 0.65}
 """Share of a layer's bytes that recomputation frees, if not that of the time it costs: cheap outputs are made again."""
 LOGITS_BYTES = {False: {False: 6, True: 16}, True: {False: 4, True: 6}}
@@ -60,10 +59,21 @@ class StageMemory(StageFootprint):
     def gib(self) -> float:
         return self.total / GIB
 
+    @property
+    def _needed(self) -> NormalDist:
+        """Of the logarithm of the memory, in GiB, that a GPU needs."""
+        limit = MEMORY_LIMITS[self.kind]
+        return NormalDist(math.log(self.gib / limit["at"]), limit["spread"])
+
     def fit_probability(self, memory_gb: float) -> float:
         """Return the probability that a GPU of `memory_gb` has this memory: the one verdict of plan and preflight."""
-        limit = MEMORY_LIMITS[self.kind]
-        return math.erfc(math.log(self.gib / memory_gb / limit["at"]) / limit["spread"] / math.sqrt(2)) / 2
+        return self._needed.cdf(math.log(memory_gb))
+
+    @property
+    def bar(self) -> ErrorBar:
+        """Factors on the estimate: of the memories with which it fits with 10 % and with 90 %."""
+        low, high = (math.exp(self._needed.inv_cdf(share)) / self.gib for share in (0.1, 0.9))
+        return ErrorBar(low=low, high=high)
 
     def fits(self, memory_gb: float, least: float = 0.5) -> bool:
         return self.fit_probability(memory_gb) >= least

@@ -205,9 +205,7 @@ def _expert_ranks(inputs: RunInputs, replicas: int, tp: int) -> list[int]:
 
 def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[PlannedLayout]:
     for topology in topologies:
-        chosen = topology
-        if inputs.topology is None:
-            chosen = inputs.least_recomputed(topology)
+        chosen = topology if inputs.topology else inputs.least_recomputed(topology)
         memory = inputs.fullest(inputs.shape, chosen, batch=inputs.batch)
         if memory.fits(inputs.cluster.gpu.memory_gb) or inputs.topology is not None:
             parts = step_time.predict(inputs.shape, chosen, inputs.cluster, batch=inputs.batch)
@@ -243,9 +241,7 @@ def parse_topology(text: str, inputs: RunInputs) -> Topology:
         precision=inputs.precision,
         kernels=inputs.kernels,
     )
-    if rest:
-        return replace(topology, recompute=rest[0])
-    return inputs.least_recomputed(topology)
+    return replace(topology, recompute=rest[0]) if rest else inputs.least_recomputed(topology)
 
 
 def find_factor(inputs: RunInputs, topology: Topology, measured_s: float) -> float:

@@ -10,7 +10,6 @@ from opsctl.calc import gpt_size as models
 from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.save_interval import size_bytes
@@ -89,7 +88,7 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
         topology = least_recomputed(shape, cluster, topology, batch=batch)
     stages = calc.stages(shape, topology, batch=batch)
     fullest = max(stages, key=lambda stage: stage.total)
-    low, high = fullest.gib * MEMORY_BAR.low, fullest.gib * MEMORY_BAR.high
+    low, high = fullest.gib * fullest.bar.low, fullest.gib * fullest.bar.high
     fitting = fullest.fit_probability(device.memory_gb)
     return Estimate(
         data={
@@ -105,7 +104,7 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
             _list_stages(stages),
             f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB of {device.memory_gb:g} on {gpu}, "
             f"fits with {fitting:.0%}.",
-            f"In 8 of 10 cases {low:.0f} to {high:.0f} GiB; recomputation: {topology.recompute}.",
+            f"It needs {low:.0f} to {high:.0f} GiB in 8 of 10 cases; recomputation: {topology.recompute}.",
         ],
     )
 

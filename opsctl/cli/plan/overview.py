@@ -19,7 +19,6 @@ from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import negative, not_positive, refuse
-from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import PUBLISHED, active_parameters, parameters, shape_of_size
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
@@ -267,7 +266,7 @@ def _to_data(page: _Overview) -> dict[str, Any]:
         "learned": {name: now for name in LABELS if (now := getattr(inputs, name)) != getattr(page.unlearned, name)},
         "error_bar": asdict(plan.bar),
         "total_error_bar": asdict(plan.total_bar),
-        "memory_error_bar": asdict(MEMORY_BAR),
+        "memory_error_bar": asdict(best.memory.bar),
         "layouts": [_layout_data(layout, inputs) for layout in plan.layouts[:SHOWN_LAYOUTS]],
         "layouts_tried": plan.tried,
         "layouts_that_fit": len(plan.layouts),
@@ -339,7 +338,7 @@ def _describe(page: _Overview) -> dict[str, str]:
     memory, own = plan.layouts[0].memory, _own_cost(page)
     return {
         "time of a step": _range(plan.step_s, low, high, "s"),
-        "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {gpu.memory_gb:g}, "
+        "memory": f"{_range(memory.gib, memory.bar.low, memory.bar.high, 'GiB')} of {gpu.memory_gb:g}, "
         f"fits with {memory.fit_probability(gpu.memory_gb):.0%}: "
         f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
         "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",

@@ -114,6 +114,14 @@ def test_cost_has_its_currency() -> None:
     assert "--price needs --currency, such as USD" in error.message
 
 
+def test_range_of_the_memory_agrees_with_the_probability_that_it_fits() -> None:
+    for size in (8, 70):
+        result = run_json(f"llama-3-{size}b", "--gpus", "64", "--gpu", "H100")
+        memory_gib, bar = sum(result["memory_bytes"].values()) / GIB, result["memory_error_bar"]
+        fits = result["layouts"][0]["fit_probability"]
+        assert (fits > 0.9, fits > 0.1) == (memory_gib * bar["high"] < 80, memory_gib * bar["low"] < 80)
+
+
 def test_measured_step_replaces_the_prediction() -> None:
     result = run_json(*LLAMA, "--batch", "128", "--topology", "TP2 MB1", "--measured", "20 for TP2 MB1")
     assert result["step_s"] == pytest.approx(20)
