@@ -350,7 +350,7 @@ def _describe(page: _Overview) -> dict[str, str]:
         "energy of the GPUs": _range(plan.energy_mwh, least, most, "MWh at their power limit"),
         "checkpoint": f"{plan.checkpoint_bytes / 1e12:.2f} TB every {format_duration(plan.interval_s)}, "
         f"a save takes {format_duration(plan.save_s)}",
-        "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
+        "failures": f"{_range(plan.failures, least, most)}, one every {format_duration(plan.mtbf_h * 3600)}",
         "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
         **(describe_task_spares(plan.in_task) if page.inputs.queue_h else {}),
         "opsctl itself": f"{own['files']:,} files after {own['starts']:,} starts in tasks of {TASK_H:g} h, "

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 
 from opsctl.calc import throughput
-from opsctl.calc.accelerators import accelerator
 
 IDEFICS = partial(throughput.traffic, billions=80, zero=3, sequence=1024, batch=3584, gpus=512)
 
@@ -30,11 +29,6 @@ def test_five_times_slower_or_faster_network(gb_s: float, seconds: float) -> Non
 def test_accumulation_adds_nothing_under_zero_1(zero: int, once: int, accumulated: int) -> None:
     sent = [IDEFICS(billions=10, zero=zero, accumulation=count, gb_s=1, tflops=1).sent_gb for count in (1, 4)]
     assert sent == [once, accumulated]
-
-
-@pytest.mark.parametrize(("name", "links"), [("V100", 6), ("A100", 12), ("H100", 18)])
-def test_nvlink_has_25_gb_s_each_way(name: str, links: int) -> None:
-    assert accelerator(name).link_gb_s == 25 * links
 
 
 def test_low_arithmetic_intensity_is_network_bound() -> None:

@@ -76,7 +76,7 @@ BAD = ("0", "-1", "nan", "inf", "-inf", "1e308", "1e-320", "1e30", "1e-30", "100
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_number_breaks_a_command(command: str) -> None:
     named = [(param.opts[0], param.type.name) for param in group.commands[command].params]
-    numbers = [name for name, kind in named if kind in ("float", "integer", "integer range")]
+    numbers = [name for name, kind in named if kind not in ("choice", "text", "boolean", "path")]
     for name in numbers:
         for value in BAD:
             error = plan(command, *COMMANDS[command], name, value).exception

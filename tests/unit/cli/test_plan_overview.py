@@ -1,6 +1,7 @@
 """`opsctl plan MODEL` through the command line."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -223,9 +224,13 @@ def test_unknown_model_suggests_near_ones() -> None:
 
 def test_page_has_plots_and_no_outside_references(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    assert plan(*LLAMA, "--html", str(page)).exit_code == 0
+    shown = plan(*LLAMA, "--html", str(page)).output
     text = page.read_text()
     assert text.count("<svg") == 3
+    for name in ("days", "GPU-hours", "memory"):
+        [(value, least, most)] = re.findall(rf"^{name} +([\d.,]+)(?: GiB)?, ([\d.,]+) to ([\d.,]+\d)", shown, re.M)
+        assert f"<td>{value}</td><td>{least} to {most}</td>" in text
+    assert re.findall(r"fits with \d+%", shown) == re.findall(r"fits with \d+%", text)
     assert "http" not in text
 
 
