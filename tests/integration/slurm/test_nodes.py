@@ -141,7 +141,7 @@ def test_drain_respects_the_cap_and_nodes_drained_by_others(world: tuple[Trains,
 
 def drain_by_hand(trains: Trains, name: str, reason: str) -> None:
     argv = ("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=250)
     until(lambda: read_node(trains, name).reason == reason)
 
 
@@ -196,7 +196,7 @@ def test_down_node_is_unknown_and_left_alone(world: tuple[Trains, GpuNodes], slu
     slurm.fault("node004", FaultKind.KILL)
     try:
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
-        subprocess.run(argv, check=True, timeout=60)
+        subprocess.run(argv, check=True, timeout=250)
         fields = check_health(trains, "node004")["node004"]
         assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no route leads to the node")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
@@ -331,7 +331,7 @@ def test_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]) ->
     nodes.change_gpu("node002", failure="Yes")
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "health")
     codes = [
-        subprocess.run((*argv, nodes_argument), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
+        subprocess.run((*argv, nodes_argument), check=False, timeout=250, stdout=subprocess.DEVNULL).returncode
         for nodes_argument in ("node001", "node[001-002]")
     ]
     assert codes == [0, 1]
