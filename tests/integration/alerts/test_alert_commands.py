@@ -165,12 +165,12 @@ def test_exposed_secret_is_reported_once_and_used(shell, tmp_path):
 def test_alert_is_shown_with_its_evidence(shell):
     evidence = tuple(f"line {number}" for number in range(9))
     finding = make_finding(
-        key="hang/gpt", severity=Severity.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7"
+        key="hang/gpt", severity=Severity.CRITICAL, summary="it hangs", evidence=evidence, rollback="to step 7"
     )
     build(shell.site).alerting.ledger.record([finding])
     shown = shell.opsctl("alerts", "show", "hang/gpt")
     assert "  line 8\n" in shown
-    assert "roll back to step 7" in shown
+    assert "\nto step 7\n" in shown
 
 
 def test_duty_needs_a_roster_and_shows_the_shifts(shell):

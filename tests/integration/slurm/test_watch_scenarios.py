@@ -123,7 +123,7 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     node = train.task(1).nodes
     assert re.match(rf"1 rank \(node {node}: 1\) in read_batch at", finding.evidence[0])
     assert re.match(rf"2 ranks \(node {node}: 0,2\) in all_reduce at", finding.evidence[1])
-    assert finding.done == (f"opsctl asked the guard of {array}_1.0 to end the ranks",)
+    assert finding.done == (f"asked the guard of {array}_1.0 to end the ranks",)
     [directory] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
     assert len(list(directory.glob("node*.txt"))) == 3
     until(train.run.attempt(f"{array}_1.1").start.exists)  # on the same nodes
@@ -204,7 +204,7 @@ def test_hung_task_whose_guard_does_not_react_is_cancelled(make, slurm, clock, t
     for minutes in (11.0, 11.5, 13.0):
         clock.ahead = timedelta(minutes=minutes)
         done.append(find_finding(cycle(app, "hang"), "hang/gpt").done)
-    asked, cancelled = f"opsctl asked the guard of {array}_1.0 to end the ranks", f"opsctl cancelled {array}_1, so that"
+    asked, cancelled = f"asked the guard of {array}_1.0 to end the ranks", f"cancelled {array}_1, so that"
     assert done[:2] == [(asked,), ()]
     assert done[2][0].startswith(cancelled)
     until(lambda: not train.task(1).state.is_active)

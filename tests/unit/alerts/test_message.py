@@ -57,11 +57,8 @@ def test_transition_has_its_label():
     critical, warning = Severity.CRITICAL, Severity.WARNING
     steps = [(critical, critical), (warning, critical), (critical, warning)]
     subjects = [render_with(make_transition(finding(after), before)).subject for before, after in steps]
-    assert [subject.split(":")[0] for subject in subjects] == [
-        "[opsctl] STILL CRITICAL",
-        "[opsctl] CRITICAL",
-        "[opsctl] BETTER",
-    ]
+    starts = [subject.split(":")[0] for subject in subjects]
+    assert starts == ["[opsctl] STILL CRITICAL", "[opsctl] CRITICAL", "[opsctl] BETTER"]
 
 
 def test_train_in_the_summary_is_not_repeated():
