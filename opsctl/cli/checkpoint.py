@@ -243,26 +243,6 @@ def import_model(directory: Path, *, sequence: int | None) -> int:
 
 @checkpoint.command()
 @train_argument
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@step_option
-@trust_option
-@app_and_json
-def compare(app: App, train: str, directory: Path, *, step: int | None, trust: bool) -> int:
-    """Compare the logits of a checkpoint of TRAIN and an export.
-
-    Loads DIRECTORY in transformers, and computes the logits of random tokens in fp32 on both sides. Exit 1 if they
-    differ.
-
-    \b
-    opsctl checkpoint compare tiny-gpt /tmp/tiny-gpt-hf
-    """
-    run = app.find(train)
-    words = ["compare", str(_newest(run, step).path), str(directory.absolute()), *(["--trust-pickle"] * trust)]
-    return _trainer(app, run, words)
-
-
-@checkpoint.command()
-@train_argument
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @step_option
 @trust_option

@@ -51,20 +51,18 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, purpose in (
         ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
-        ("compare", _compare, "Compare the logits of a checkpoint with those of its export TARGET."),
     ):
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
         argument_parser.add_argument("target", type=Path, metavar="TARGET")
         argument_parser.add_argument("--trust-pickle", action="store_true", help="load files that can run code as you")
-        if name == "export":
-            argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
-            argument_parser.add_argument(
-                "--compare", action="store_true", help="load the export in transformers and compare logits"
-            )
-            argument_parser.add_argument(
-                "--tokenizer", type=Path, metavar="DIRECTORY", help="a model of transformers whose tokenizer to copy"
-            )
+    argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
+    argument_parser.add_argument(
+        "--compare", action="store_true", help="load the export in transformers and compare logits"
+    )
+    argument_parser.add_argument(
+        "--tokenizer", type=Path, metavar="DIRECTORY", help="a model of transformers whose tokenizer to copy"
+    )
     return parser
 
 
@@ -114,15 +112,9 @@ def _export(arguments: argparse.Namespace) -> int:
 
     options = {"tokenizer": arguments.tokenizer, "trust": arguments.trust_pickle, "in_bf16": arguments.bf16}
     export.export(arguments.source, arguments.target, **options)
-    if arguments.compare:
-        return _compare(arguments)
-    _print_row(arguments, "{path}: exported", path=arguments.target)
-    return 0
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
-
+    if not arguments.compare:
+        _print_row(arguments, "{path}: exported", path=arguments.target)
+        return 0
     difference = export.compare(arguments.source, arguments.target, trust=arguments.trust_pickle)
     line = "{path}: logits differ by {difference:.1e} at most"
     _print_row(arguments, line, path=arguments.target, difference=difference)

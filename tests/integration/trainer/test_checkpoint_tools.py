@@ -136,7 +136,9 @@ def test_length_of_samples_may_change_if_accepted(tmp_path, family, changes):
     )
     here = make_config(changes | {"sequence": 256})
     resuming = Resuming(directory=tmp_path, config=here, topology={}, control=OneRank())
-    with pytest.raises(Refused, match=r"sequence is 128 there and 256 here.* \(no weight depends .* --accept takes it"):
+    with pytest.raises(
+        Refused, match=r"sequence is 128 there and 256 here.* \(no weight depends .* accept = true takes it"
+    ):
         resuming._refuse_other(Checkpoint(1, tmp_path), other)
     accepting = replace(resuming, config=here.model_copy(update={"accept": True}))
     accepting._refuse_other(Checkpoint(1, tmp_path), other)

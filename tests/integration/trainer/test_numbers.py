@@ -5,12 +5,11 @@ from collections import Counter
 
 import pytest
 
-from opsctl.trainer.config_tables import OptimizerConfig
+from opsctl.trainer.config_tables import OptimizerConfig, Rate, is_due
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import model_parameters, step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import SampleOrder, permute
-from opsctl.trainer.schedule import Rate, is_due
 
 
 def test_rate_rises_then_falls_to_its_minimum():

@@ -12,8 +12,8 @@ pytest.importorskip("deepspeed")
 import torch
 
 from opsctl.trainer.architecture import layers, parameter_groups, universal_info
+from opsctl.trainer.attention import alibi_slopes
 from opsctl.trainer.config import ModelConfig, TrainerConfig
-from opsctl.trainer.gpt import slopes
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.tensor_parallel import Slice
 from tests.support.plain_trainer import train as train_plainly
@@ -139,7 +139,7 @@ def test_only_matrices_decay():
 
 @pytest.mark.parametrize("heads", [1, 2, 8, 12])
 def test_slopes_fall_evenly_and_never_repeat(heads):
-    values = slopes(heads)
+    values = alibi_slopes(heads)
     assert len(set(values)) == heads
     if heads == 8:
         assert values == tuple(2.0**-n for n in range(1, 9))  # as in the paper
