@@ -15,7 +15,7 @@ from typing import NoReturn
 from pydantic import ValidationError
 
 from opsctl.trainer import config, config_problems, dry_run, rank_process
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, whole_number
 
 
 def main() -> NoReturn:
@@ -67,7 +67,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--processes",
-        type=_count,
+        type=whole_number,
         metavar="N",
         help="number of processes of the dry run (default: from the TRAIN.toml)",
     )
@@ -75,12 +75,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if namespace.processes and not namespace.dry_run:
         parser.error("--processes has no effect without --dry-run")
     return namespace
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of processes")
-    return int(text)
 
 
 def _leave(status: int, message: str) -> NoReturn:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from opsctl.trainer import dropout, tensor_parallel
+from opsctl.trainer import random_numbers, tensor_parallel
 from opsctl.trainer.attention import Attention, alibi_slopes, capped, made_once
-from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
 from opsctl.trainer.model_size import block_matrices
+from opsctl.trainer.random_numbers import Normal
 from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into, marked, share_gradient, total
 
 Layer = TypeVar("Layer", bound=type)
@@ -281,7 +281,7 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
     def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
         if self.drop and self.training:
-            dropout.vary(self.seed)
+            random_numbers.vary(self.seed)
         x = x + self._drop(self.norm3(self.out(self._attend(into(self.norm1(x), self.part), starts))))
         return x + self._drop(self.norm4(self.down(self._widen(into(self.norm2(x), self.part)))))
 

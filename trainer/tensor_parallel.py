@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from opsctl.trainer.initial_weights import Normal
+from opsctl.trainer.random_numbers import Normal
 from opsctl.trainer.rank_layout import Layout
 
 Move: TypeAlias = Callable[[Tensor], Tensor]

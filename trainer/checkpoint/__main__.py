@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, whole_number
 
 _MAX_LOGIT_DIFFERENCE = 1e-3
 """Accepted difference of fp32 logits; sums in another order differ by much less."""
@@ -45,16 +45,16 @@ def _parser() -> argparse.ArgumentParser:
     begin = add("import", _import, "Print the tables with which a run begins with a model of transformers.")
     begin.add_argument("source", type=Path, metavar="DIRECTORY", help="config.json and safetensors")
     begin.add_argument(
-        "--sequence", type=_sequence, metavar="N", help="tokens of a sample (default: the longest of the model)"
+        "--sequence", type=whole_number, metavar="N", help="tokens of a sample (default: the longest of the model)"
     )
 
     for name, run, purpose in (
-        ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
+        ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET, or for its own run."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
     ):
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
-        argument_parser.add_argument("target", type=Path, metavar="TARGET")
+        argument_parser.add_argument("target", type=Path, nargs="?" if run is _reshape else None, metavar="TARGET")
         argument_parser.add_argument("--trust-pickle", action="store_true", help="load files that can run code as you")
     argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
     argument_parser.add_argument(
@@ -68,12 +68,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print_row(arguments: argparse.Namespace, line: str, **row: Any) -> None:
     print(json.dumps([row], indent=1, default=str) if arguments.json else line.format(**row))  # noqa: T201 - a command line
-
-
-def _sequence(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _reshape(arguments: argparse.Namespace) -> int:

@@ -79,16 +79,16 @@ def _hash_files(directory: Path) -> dict[str, FileRecord]:
     return files
 
 
-def reshape(source: Path, directory: Path, *, trust: bool = False) -> Path:
+def reshape(source: Path, directory: Path | None, *, trust: bool = False) -> Path:
     """Write the checkpoint `source` for any topology and precision into `directory`; return the new path.
 
-    Raises Refused, OSError.
+    Without a directory, where the run of the checkpoint finds it. Raises Refused, OSError.
     """
     saved = read_verified(source)
     if saved.kind != manifest.NATIVE:
         raise Refused(f"{source} is of kind {saved.kind}; only a checkpoint that the trainer saved can be reshaped")
     check_harmless((source / name for name in saved.files), trust=trust)  # DeepSpeed unpickles every file
-    return _write_universal(source, saved, directory)
+    return _write_universal(source, saved, directory) if directory else copy_for_any_topology(source, saved)
 
 
 def copy_for_any_topology(source: Path, saved: Manifest) -> Path:

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from opsctl.trainer import dropout  # noqa: E402 - torch may be absent
+from opsctl.trainer import random_numbers  # noqa: E402 - torch may be absent
 from opsctl.trainer.config import TrainerConfig  # noqa: E402 - likewise
 from opsctl.trainer.rank_layout import Layout  # noqa: E402 - likewise
 
@@ -13,10 +13,10 @@ from opsctl.trainer.rank_layout import Layout  # noqa: E402 - likewise
 def draw(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
     """Return the random numbers of a layer for one micro-batch of two samples."""
     config = TrainerConfig.model_validate({"steps": 1, "seed": seed})
-    seeds = dropout.Seeds(config, Layout(pipeline=pipeline, data=data), rank)
+    seeds = random_numbers.Seeds(config, Layout(pipeline=pipeline, data=data), rank)
     seeds.start(consumed)
-    seeds(dropout.BASE * (turn + 2) + 3)
-    dropout.vary(layer)
+    seeds(random_numbers.BASE * (turn + 2) + 3)
+    random_numbers.vary(layer)
     return torch.rand(4).tolist()
 
 

@@ -6,8 +6,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from opsctl.trainer import initial_weights
-from opsctl.trainer.initial_weights import Normal
+from opsctl.trainer import random_numbers
+from opsctl.trainer.random_numbers import Normal
 from opsctl.trainer.tensor_parallel import Slice, sliced
 
 pytestmark = pytest.mark.torch
@@ -42,7 +42,7 @@ def test_slice_draws_few_other_rows(monkeypatch):
 
 
 def test_nothing_is_drawn_where_weights_are_replaced():
-    with initial_weights.left_out():
+    with random_numbers.left_out():
         assert bool(MATRIX.draw(range(600)).isnan().all())
         assert MATRIX.draw(range(10), dim=1).shape == (600, 10)
     assert not bool(MATRIX.draw(range(600)).isnan().any())

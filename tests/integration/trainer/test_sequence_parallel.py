@@ -12,7 +12,7 @@ pytest.importorskip("deepspeed")
 
 import torch
 
-from opsctl.trainer import dropout, dry_run, footprint
+from opsctl.trainer import dry_run, footprint, random_numbers
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.rank_layout import Layout
@@ -120,10 +120,10 @@ def test_each_slice_draws_its_own_dropout():
     config = TrainerConfig.model_validate({"steps": 1, "seed": 1, "parallel": CUT})
     drawn = []
     for rank in (0, 1):
-        seeds = dropout.Seeds(config, Layout(pipeline=1, data=1, tensor=2), rank)
+        seeds = random_numbers.Seeds(config, Layout(pipeline=1, data=1, tensor=2), rank)
         seeds.start(0)
-        seeds(dropout.BASE * 2)
-        dropout.vary(7)
+        seeds(random_numbers.BASE * 2)
+        random_numbers.vary(7)
         drawn.append(torch.rand(4))
     assert not torch.equal(*drawn)
 
