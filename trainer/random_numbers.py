@@ -1,7 +1,7 @@
 """Random numbers that do not depend on the layout: initial weights and the seeds of dropout.
 
-A matrix of initial weights is a stack of blocks along the axis that tensor ranks cut. Every block has a generator of
-its own, so a rank draws the blocks that its slice touches and no others.
+A matrix of initial weights is a stack of blocks along the axis that tensor ranks cut. Every block has another
+generator, so a rank draws the blocks that its slice touches and no others.
 
 Dropout is a pure function of the run's seed, the sample and the layer: it does not depend on stages, on data-parallel
 ranks, on resumes, or on recomputation. It depends on the size of the micro-batch and on tensor ranks: every tensor rank

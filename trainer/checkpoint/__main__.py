@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     for name, run, purpose in (
-        ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET, or for its own run."),
+        ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET, or for the same run."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
     ):
         argument_parser = add(name, run, purpose)

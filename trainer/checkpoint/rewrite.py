@@ -49,7 +49,7 @@ def new_directory(target: Path) -> Iterator[Path]:
         raise Refused(f"{target} exists already")
     for leftover in target.parent.glob(f".making-{target.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    # A name of its own: programs of a killed process may still write below the last one.
+    # A new name: programs of a killed process may still write below the last one.
     part = target.with_name(f".making-{target.name}.{uuid.uuid4().hex[:8]}")
     part.mkdir(parents=True)
     try:

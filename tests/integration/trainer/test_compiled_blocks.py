@@ -45,20 +45,22 @@ def build_blocks(config, part=Slice()):  # noqa: B008 - frozen
     return [spec.build() for spec in architecture.layers(config.model, seed=1, part=part)[2:4]]
 
 
-def run(block):
+def run(block, starts=None):
     x = torch.randn(2, 16, 32, generator=torch.Generator().manual_seed(3)).requires_grad_()
-    output = block(x)
+    output = block(x) if starts is None else block((x, starts))[0]
     return output, *torch.autograd.grad(output.square().sum(), [x, *block.parameters()])
 
 
+@pytest.mark.parametrize("is_apart", [True, False], ids=["apart", "together"])
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "llama"])
-def test_compiled_blocks_compute_the_same(family):
-    config = make_config(model={"family": family})
+def test_compiled_blocks_compute_the_same(family, is_apart):
+    config = make_config(model={"family": family}, data={"separate_documents": is_apart})
+    starts = torch.tensor([0] * 5 + [5] * 11).expand(2, -1).contiguous() if is_apart else None
     blocks = build_blocks(config)
     plain = copy.deepcopy(blocks)
     assert compile_stage(blocks, config, CPU, OneRank()) == ""
     for block, reference in zip(blocks, plain, strict=True):
-        torch.testing.assert_close(run(block), run(reference), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(run(block, starts), run(reference, starts), rtol=1e-5, atol=1e-6)
         assert list(block.state_dict()) == list(reference.state_dict())
 
 
@@ -76,17 +78,6 @@ def test_blocks_of_tensor_ranks_are_tried_alone(cuts_sequence):
     blocks = build_blocks(config, Slice(rank=1, size=2, cuts_sequence=cuts_sequence))
     assert compile_stage(blocks, config, CPU, OneRank()) == ""
     assert all(block._compiled_call_impl for block in blocks)
-
-
-@pytest.mark.parametrize("family", ["bloom", "gpt2", "llama"])
-def test_separate_documents_compile_too(family):
-    config = make_config(model={"family": family}, data={"separate_documents": True})
-    blocks = build_blocks(config)
-    plain = copy.deepcopy(blocks)
-    assert compile_stage(blocks, config, CPU, OneRank()) == ""
-    x, starts = torch.randn(2, 16, 32), torch.tensor([0] * 5 + [5] * 11).expand(2, -1).contiguous()
-    for block, reference in zip(blocks, plain, strict=True):
-        torch.testing.assert_close(block((x, starts)), reference((x, starts)), rtol=1e-5, atol=1e-6)
 
 
 def test_failing_compiler_leaves_blocks_as_they_are(monkeypatch):

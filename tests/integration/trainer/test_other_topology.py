@@ -16,8 +16,12 @@ from opsctl.trainer.run_state import RunState
 from tests.integration.trainer.conftest import tiny
 from tests.integration.trainer.test_checkpoint_tools import OneRank
 
-pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
+
+from opsctl.trainer.checkpoint.resume import Resuming
+from opsctl.trainer.checkpoint.rewrite import copy_for_any_topology, reshape
+
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
@@ -62,8 +66,6 @@ def test_other_topology_resumes_as_if_nothing_was_and_so_after_a_kill(other, uni
 
 
 def test_copy_is_written_once_and_anew_if_it_is_not_sound(other):
-    from opsctl.trainer.checkpoint.rewrite import copy_for_any_topology, reshape  # noqa: PLC0415 - torch may be absent
-
     source = other().checkpoints / "step-0000010"
     saved = manifest.read_manifest(source)
     copied = reshape(source, None)
@@ -81,8 +83,6 @@ def test_copy_is_written_once_and_anew_if_it_is_not_sound(other):
 
 def test_ranks_learn_why_there_is_no_copy(other):
     """All of them refuse, and none waits for rank 0."""
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
-
     run = other()
     source = run.checkpoints / "step-0000010"
     saved = manifest.read_manifest(source)
