@@ -22,8 +22,12 @@ from opsctl.trainer.run_state import RunState
 from tests.integration.trainer.conftest import ROOT, tiny
 from tests.support.cases import read_cases
 
-pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
+
+from opsctl.trainer.checkpoint.__main__ import main
+from opsctl.trainer.checkpoint.resume import Resuming
+
+pytestmark = pytest.mark.torch
 
 
 def run_tool(*words, code: int = 0) -> str:
@@ -62,8 +66,6 @@ def change_version(checkpoint):
 
 
 def test_manifest_of_another_version_is_left_in_place(copy):
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
-
     change_version(copy)
     with pytest.raises(OSError, match="this is not a manifest of format 1"):
         manifest.verify(copy)
@@ -76,7 +78,6 @@ def test_manifest_of_another_version_is_left_in_place(copy):
 
 def test_read_error_of_another_rank_stops_all_ranks(copy):
     """The error counts as one of the file system, not of the config."""
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
     class TwoRanks(OneRank):
         def gather(self, value):
@@ -89,8 +90,6 @@ def test_read_error_of_another_rank_stops_all_ranks(copy):
 
 
 def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
-
     (copy / "rank-00001.pt").write_bytes(b"")
     for number in range(1000):
         copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
@@ -101,8 +100,6 @@ def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
 
 @pytest.mark.parametrize(*read_cases(__file__, "checkpoint_of_another_run_is_refused"))
 def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
-
     def make_config(**tables):
         table = tiny(**tables)
         table["model"] = tiny()["model"] | tables.get("model", {})
@@ -126,7 +123,6 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
 @pytest.mark.parametrize(("family", "changes"), [("bloom", {}), ("llama", {"rope_theta": 5e5})])
 def test_length_of_samples_may_change_if_accepted(tmp_path, family, changes):
     """No weight depends on it, except where positions are learnt."""
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
     def make_config(model, **tables):
         return TrainerConfig.model_validate(tiny(**tables) | {"model": {"family": family, "layers": 2} | model})
@@ -136,7 +132,9 @@ def test_length_of_samples_may_change_if_accepted(tmp_path, family, changes):
     )
     here = make_config(changes | {"sequence": 256})
     resuming = Resuming(directory=tmp_path, config=here, topology={}, control=OneRank())
-    with pytest.raises(Refused, match=r"sequence is 128 there and 256 here.* \(no weight depends .* --accept takes it"):
+    with pytest.raises(
+        Refused, match=r"sequence is 128 there and 256 here.* \(no weight depends .* accept = true takes it"
+    ):
         resuming._refuse_other(Checkpoint(1, tmp_path), other)
     accepting = replace(resuming, config=here.model_copy(update={"accept": True}))
     accepting._refuse_other(Checkpoint(1, tmp_path), other)
@@ -156,8 +154,6 @@ class OneRank:
 
 @pytest.mark.parametrize(*read_cases(__file__, "invalid_arguments_are_refused"))
 def test_invalid_arguments_are_refused(tmp_path, capsys, words, message):
-    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
-
     try:
         code = main([word.replace("P", str(tmp_path)) for word in words])
     except SystemExit as error:
@@ -167,24 +163,16 @@ def test_invalid_arguments_are_refused(tmp_path, capsys, words, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="session")
-def two_ranks(trains):
-    """A train of twenty steps on two data-parallel ranks, with checkpoints at 10 and 20."""
-    run = trains(**tiny(parallel={"pipeline": 1}))
-    assert run.start(world=2).finish() == [0, 0], run.attempts[0].log
-    return run
-
-
-def test_reshaped_checkpoint_resumes_identically(two_ranks, train):
+def test_reshaped_checkpoint_resumes_identically(uninterrupted, train):
     run = train(**tiny(parallel={"pipeline": 1}))
-    text = run_tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
+    text = run_tool("reshape", uninterrupted.checkpoints / "step-0000010", run.checkpoints)
     assert "step-0000010: any topology can resume it" in text
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000010"]
     assert manifest.verify(run.checkpoints / "step-0000010") == []
     attempt = run.start(world=1)
     assert attempt.finish() == [0], attempt.log
     assert "(written by another topology)" in attempt.log
-    whole = two_ranks.attempts[0].losses
+    whole = uninterrupted.attempts[0].losses
     assert sorted(attempt.losses) == list(range(11, 21))
     differences = [abs(float(loss) - float(whole[step])) for step, loss in attempt.losses.items()]
     assert max(differences) < 2e-6, differences
