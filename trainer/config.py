@@ -36,6 +36,8 @@ class ParallelConfig(ConfigTable):
     sequence_parallel: bool = False
     """Cut activations along the sequence where matrices are not cut, over the tensor ranks: all activations of a block
     are divided by `tensor`, which must divide `model.sequence`. Tensor ranks exchange a quarter more (llama: 3/8)."""
+    zero_stage: Literal[1] = 1
+    """1, and no other value: every data-parallel rank holds its share of the optimizer's state."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
     """What is divided evenly over the stages; blocks-and-embeddings counts embedding and output as one block each."""
     blocks: list[Count] | None = None

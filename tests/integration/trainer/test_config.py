@@ -35,7 +35,7 @@ def test_config_reads_back_from_json(tmp_path):
 
 
 def test_toml_and_json_are_read_alike():
-    text = "steps = 5\n[model]\ndropout = 0\n[optimizer]\nlr = 1\n[data]\nprefix = 'a b'"
+    text = "steps = 5\n[model]\ndropout = 0\n[optimizer]\nlr = 1\n[data]\nprefix = 'a b'\n[parallel]\nzero_stage = 1"
     fields = tomllib.loads(text)
     assert TrainerConfig.model_validate(fields) == TrainerConfig.model_validate_json(json.dumps(fields))
 
