@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed chooses its accelerator at import
 
     if settings.trace:
-        rank_process.trace(settings.trace, rank_process.trace_file(os.environ, me))
+        rank_process.trace(settings.trace, os.environ, me)
     run(settings, me, os.environ)
 
 
@@ -62,14 +62,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     usage = "python -m opsctl.trainer CONFIG [--dry-run [--processes N]]"
     parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
     parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run, a TRAIN.toml is accepted too")
+    parser.add_argument("--dry-run", action="store_true", help="print layout, memory and checks, and start no run")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print layout, memory and checks without starting the run"
-    )
-    parser.add_argument(
-        "--processes",
-        type=whole_number,
-        metavar="N",
-        help="number of processes of the dry run (default: from the TRAIN.toml)",
+        "--processes", type=whole_number, metavar="N", help="of the dry run (default: of the TRAIN.toml)"
     )
     namespace = parser.parse_args(arguments)
     if namespace.processes and not namespace.dry_run:

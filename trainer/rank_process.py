@@ -117,15 +117,14 @@ def _mtime(path: Path) -> int | None:
         return None
 
 
-def trace_file(environ: Mapping[str, str], process: RankProcess) -> Path:
-    """Return the trace file of this rank: in the attempt's directory, else in the working directory."""
+def trace(packages: Sequence[str], environ: Mapping[str, str], process: RankProcess) -> None:
+    """Log calls into `packages` from every thread from now on, in the attempt's directory, else the working directory.
+
+    Raises Refused if the file cannot be written.
+    """
     run_dir = environ.get(Env.RUN_DIR)
     directory = Path(run_dir, "attempts", environ.get(Env.ATTEMPT, "")) if run_dir else Path()
-    return directory / "trace" / f"{process.node}-{process.rank}.log"
-
-
-def trace(packages: Sequence[str], path: Path) -> None:
-    """Log calls into `packages` from every thread from now on. Raises Refused if `path` cannot be written."""
+    path = directory / "trace" / f"{process.node}-{process.rank}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a", buffering=1)  # line-buffered: unwritten lines are lost after a hang

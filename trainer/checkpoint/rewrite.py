@@ -61,14 +61,6 @@ def new_directory(target: Path) -> Iterator[Path]:
     fsync_directory(target.parent)
 
 
-@contextlib.contextmanager
-def new_checkpoint(target: Path, source: Manifest) -> Iterator[Path]:
-    """Like `new_directory`, and write the manifest that makes the directory a checkpoint."""
-    with new_directory(target) as part:
-        yield part
-        manifest.write_manifest(part, replace(source, files=_hash_files(part)))
-
-
 def _hash_files(directory: Path) -> dict[str, FileRecord]:
     files = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
@@ -94,8 +86,8 @@ def reshape(source: Path, directory: Path | None, *, trust: bool = False) -> Pat
 def copy_for_any_topology(source: Path, saved: Manifest) -> Path:
     """Return a sound copy of a verified checkpoint of this run, which an earlier attempt may have written.
 
-    It lies below a name that nobody takes for a checkpoint. An attempt that is killed on the way leaves nothing that
-    the next one takes. Raises Refused, OSError.
+    The name of its directory is not that of a checkpoint. A copy that a killed attempt left incomplete is never used.
+    Raises Refused, OSError.
     """
     directory = source.with_name(f"{RESHAPED}{source.name}")
     with contextlib.suppress(Refused):  # not there, not complete or damaged
@@ -113,10 +105,11 @@ def _write_universal(source: Path, saved: Manifest, directory: Path) -> Path:
     if lacking := shortage(directory, size=3 * sum(record.size for record in saved.files.values()), files=0):
         raise Refused(lacking)
     target = directory / manifest.directory_name(saved.step)
-    with new_checkpoint(target, replace(saved, kind=manifest.UNIVERSAL)) as part:
+    with new_directory(target) as part:
         _convert(source, part)
         # DeepSpeed's pointer to the newest; this trainer derives the newest.
         (directory / "latest_universal").unlink(missing_ok=True)
+        manifest.write_manifest(part, replace(saved, kind=manifest.UNIVERSAL, files=_hash_files(part)))
     return target
 
 

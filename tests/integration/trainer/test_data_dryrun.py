@@ -176,10 +176,3 @@ def test_weights_of_another_model_are_a_problem(tmp_path, capsys):
         status, text = run_dry(capsys, tmp_path / "trainer.json", 1)
         assert words in text
         assert status == (2 if vocabulary == 256 else 0)
-
-
-@pytest.mark.parametrize(*read_cases(__file__, "options_without_effect_are_refused"))
-def test_options_without_effect_are_refused(arguments, words):
-    done = command("examples/gpt-13b.toml", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr

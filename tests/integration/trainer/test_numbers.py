@@ -9,23 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.trainer.blend import Mixture
-from opsctl.trainer.config_tables import OptimizerConfig, Rate, is_due
+from opsctl.trainer.config_tables import is_due
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import model_parameters, step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import SampleOrder, permute
-
-
-def test_rate_rises_then_falls_to_its_minimum():
-    rate = Rate(OptimizerConfig(lr=1.0, min_lr=0.1, warmup_samples=100), end=1100)
-    assert [rate.at(n) for n in (0, 50, 100, 1100, 5000)] == [0.0, 0.5, 1.0, 0.1, 0.1]
-    assert rate.at(600) == pytest.approx(0.55)
-    falling = [rate.at(n) for n in range(100, 1101)]
-    assert falling == sorted(falling, reverse=True)
-
-
-def test_constant_rate_stays():
-    assert Rate(OptimizerConfig(lr=2.0, decay="constant"), end=5).at(10**9) == 2.0
 
 
 def test_due():

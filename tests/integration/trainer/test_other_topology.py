@@ -18,6 +18,7 @@ from tests.integration.trainer.test_checkpoint_tools import OneRank
 
 pytest.importorskip("deepspeed")
 
+from opsctl.trainer.checkpoint.__main__ import main
 from opsctl.trainer.checkpoint.resume import Resuming
 from opsctl.trainer.checkpoint.rewrite import copy_for_any_topology, reshape
 
@@ -65,10 +66,15 @@ def test_other_topology_resumes_as_if_nothing_was_and_so_after_a_kill(other, uni
     assert max(abs(float(loss) - float(whole[step])) for step, loss in logs[0].items()) < 2e-6
 
 
-def test_copy_is_written_once_and_anew_if_it_is_not_sound(other):
+def test_copy_is_written_once_and_anew_if_it_is_not_sound(other, tmp_path, capsys):
     source = other().checkpoints / "step-0000010"
     saved = manifest.read_manifest(source)
-    copied = reshape(source, None)
+    assert main(["reshape", str(source)]) == 0
+    assert "step-0000010: any topology can resume it" in capsys.readouterr().out
+    copied, elsewhere = source.with_name(".reshaped-step-0000010") / source.name, reshape(source, tmp_path / "other")
+    assert manifest.read_manifest(elsewhere) == manifest.read_manifest(copied)  # the same bytes
+    with pytest.raises(Refused, match="only a checkpoint that the trainer saved can be reshaped"):
+        reshape(elsewhere, tmp_path / "more")
     written = (copied / "COMPLETE").stat().st_mtime_ns
     assert copy_for_any_topology(source, saved) == copied
     assert (copied / "COMPLETE").stat().st_mtime_ns == written
