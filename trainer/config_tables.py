@@ -64,9 +64,9 @@ class DataConfig(ConfigTable):
     held_out: Share = 0.0
     """Share of every corpus, taken from its end, that is evaluated on and never trained on."""
     separate_documents: bool = False
-    """Let no token attend to another document, and begin positions anew with every document. Attention is
-    computed for each document alone, on a GPU with `compile` by flex_attention: memory grows with the documents, and not
-    with sequence squared."""
+    """Let no token attend to another document, and begin positions anew with every document. Attention is computed for
+    each document alone, on a GPU with `compile` by flex_attention: memory grows with the documents, and not with
+    sequence squared."""
     skip_samples: list[SampleRange] = []
     """Ranges `A-B` of samples to skip, counted from 0 in the order of training, such as those of a loss spike."""
 
