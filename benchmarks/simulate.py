@@ -48,7 +48,7 @@ def main() -> None:
         uncertain = replace(plain, guard=kind.guard, spares=ceil(kind.spare_share * plain.nodes))
         result = summary(run_uncertain(uncertain, kind.ranges, SEEDS))
         print(f"{name:40} {result.mean:.3f}, {result.low:.3f} to {result.high:.3f}; published {published}")
-    rough = replace(LARGE, save_h=40 / 3600, hangs=0.1, lemons=20, spares=60, queue_h=0.1, broken=0.05)
+    rough = replace(LARGE, save_h=40 / 3600, hangs=0.1, flaky_nodes=20, spares=60, queue_h=0.1, broken=0.05)
     started = time.perf_counter()
     outcomes = run(rough, SEEDS)
     helps = rank_knobs(rough, outcomes)

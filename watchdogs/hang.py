@@ -22,9 +22,9 @@ from opsctl.base.nodesets import expand
 from opsctl.base.ports import Runner
 from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.checkpoints.scan import scan_directories
+from opsctl.diagnosis.line_origin import origin_of_file
 from opsctl.diagnosis.py_spy import FILE_NAME, PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
-from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, STATES, Stack, parse, render_stacks
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.slurm.steps import InJob
@@ -301,9 +301,9 @@ def list_answered(target: Path) -> set[int]:
     """Return the ranks that wrote their own stack into `target`."""
     ranks = set()
     for path in target.glob("*.txt"):
-        speaker = speaker_of_file(f"{path.stem}.log")
-        if path.name != FILE_NAME and speaker.rank is not None:
-            ranks.add(speaker.rank)
+        origin = origin_of_file(f"{path.stem}.log")
+        if path.name != FILE_NAME and origin.rank is not None:
+            ranks.add(origin.rank)
     return ranks
 
 

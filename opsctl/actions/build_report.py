@@ -20,7 +20,7 @@ def build_train_report(app: App, run: RunDir, past_jobs: Path | None, period: Re
     arrays = list(replay(events).arrays)
     jobs = select_jobs(read_past_jobs(past_jobs), arrays, run.name) if past_jobs else find_past_jobs(app, arrays)
     report = read_train(run, events, now, period=period, jobs=jobs).report
-    speeds, problems = app.history.list_speeds(app.site.health.lemon_days, run.name), app.history.list_unreadable()
+    speeds, problems = app.history.list_speeds(app.site.health.flaky_days, run.name), app.history.list_unreadable()
     return replace(report, node_speeds=speeds, notes=(*report.notes, *problems, *list_damages(journal)))
 
 

@@ -68,7 +68,7 @@ def _with_past(app: App, attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
     began, done = read_start(attempt), read_end(attempt)
     at = done.ended if done else find_end(attempt, None) or app.clock.now()
     allocated = began.nodes if began else ""
-    return add_node_history(diagnosis, app.history, allocated, at=at, days=app.site.health.lemon_days)
+    return add_node_history(diagnosis, app.history, allocated, at=at, days=app.site.health.flaky_days)
 
 
 def _load_logs(app: App, run: RunDir, attempt: str, started: list[str]) -> FinishedAttemptLogs:

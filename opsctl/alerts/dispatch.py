@@ -21,7 +21,7 @@ from opsctl.alerts.senders import Refill, Senders
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.findings import Severity
 from opsctl.base.ports import Clock, Runner
-from opsctl.settings.alert_channels import ChannelTable
+from opsctl.settings.alert_channels import ChannelTable, FileTable
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 
@@ -48,7 +48,8 @@ class Alerting:
 
     @property
     def channels(self) -> dict[str, ChannelTable]:
-        return routes.select_channels(self.rules, self.site)
+        built_in = FileTable(kind="file", path=str(self.site.alerts / "alerts.log"))
+        return dict(self.rules.channels) or {routes.BUILT_IN: built_in}
 
     @property
     def outboxes(self) -> tuple[Outbox, Outbox]:

@@ -12,19 +12,14 @@ from opsctl.alerts.ledger_state import AlertTransition, Batch, LedgerState, Thre
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.findings import Finding, Severity, Transition
-from opsctl.settings.alert_channels import ChannelTable, FileTable
+from opsctl.settings.alert_channels import ChannelTable
 from opsctl.settings.alerts import AlertSettings, RouteTable
 from opsctl.settings.field_types import parse_hours
-from opsctl.state.site_dir import SiteDir
 
 BUILT_IN = "log"
 """Name of the channel of a site that configures none."""
 ScheduledChange = tuple[AlertTransition, datetime | None]
 """A transition and the end of the quiet hours that delay its message; None: send now."""
-
-
-def select_channels(rules: AlertSettings, site: SiteDir) -> dict[str, ChannelTable]:
-    return dict(rules.channels) or {BUILT_IN: FileTable(kind="file", path=str(site.alerts / "alerts.log"))}
 
 
 def channels_of(finding: Finding, rules: AlertSettings) -> set[str]:

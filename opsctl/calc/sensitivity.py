@@ -93,8 +93,8 @@ def changes(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSetup]]:
         changed = replace(setup, **{name: getattr(setup, name) / 2})
         if changed != setup:
             yield f"half the {cost}", changed
-    if setup.lemons:
-        yield "no lemons", replace(setup, lemons=0)
+    if setup.flaky_nodes:
+        yield "no flaky nodes", replace(setup, flaky_nodes=0)
     if setup.per_1000_node_days and setup.broken:
         yield "twice the spares", replace(setup, spares=2 * max(setup.spares, 1))
     yield from _add_task_spares(setup)

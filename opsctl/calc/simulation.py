@@ -1,9 +1,9 @@
 """A months-long train in virtual time, from failure to failure. Times in hours.
 
 A task waits in the queue, starts up, then works and saves in turns until its time limit or a failure. Unsaved work is
-done again. Some failures hang until they are noticed. Some failures leave the node broken: until the node is taken out,
-every attempt on this node dies at its start. Lemons are nodes that fail more often than others. A node that was taken
-out returns healthy, and a spare replaces the node until then.
+done again. Some failures hang until they are noticed. Some failures leave the node broken: until the node is taken
+out, every attempt on this node dies at its start. Flaky nodes are nodes that fail more often than others. A node that
+was taken out returns healthy, and a spare replaces the node until then.
 
 With the guard, a failure that leaves the node in order is followed by a restart in place. A node that is taken out
 needs a spare node of the task, and must not be the first node, on which the guard runs; otherwise the next task waits.
@@ -25,8 +25,8 @@ MIN_MTBF_H = 1 / 60
 """With more failures, a simulation would never end."""
 
 
-NOT_NEGATIVE: tuple[str, ...] = ("save_h", "queue_h", "start_up_h", "notice_h", "lemons", "spares", "spare_nodes")
-NOT_NEGATIVE += ("repair_days", "person_h", "lemon_factor")
+NOT_NEGATIVE: tuple[str, ...] = ("save_h", "queue_h", "start_up_h", "notice_h", "flaky_nodes", "spares", "spare_nodes")
+NOT_NEGATIVE += ("repair_days", "person_h", "flaky_factor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class SimulationSetup:
     nodes: int
     days: float = 90.0
     per_1000_node_days: float = 6.5
-    """Failures of a node that is not a lemon."""
+    """Failures of a node that is not flaky."""
     interval_h: float = 3.0
     save_h: float = 40 / 3600
     start_up_h: float = 0.1
@@ -50,9 +50,9 @@ class SimulationSetup:
     """Length of a hang: the timeout of NCCL or of a watchdog."""
     broken: float = 0.1
     """Share of failures that leave the node broken."""
-    lemons: int = 0
-    lemon_factor: float = 30.0
-    """Failure rate of a lemon over that of other nodes."""
+    flaky_nodes: int = 0
+    flaky_factor: float = 30.0
+    """Failure rate of a flaky node over that of other nodes."""
     spares: int = 4
     spare_nodes: int = 0
     """Nodes of a task that wait to replace another."""
@@ -62,7 +62,7 @@ class SimulationSetup:
     person_h: float = 8.0
     """Time until a person takes out a broken node on which every attempt dies at its start."""
     guard: bool = True
-    """The chain guard takes out broken nodes and lemons at once. Without it, the next attempt gets them again."""
+    """The chain guard takes out broken and flaky nodes at once. Without it, the next attempt gets them again."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -78,25 +78,25 @@ class SimulationSetup:
 
     @property
     def mtbf_h(self) -> float:
-        """Mean time between failures of a running train, lemons included; inf without failures."""
-        rate = _rate(self, self.lemons)
+        """Mean time between failures of a running train, flaky nodes included; inf without failures."""
+        rate = _rate(self, self.flaky_nodes)
         return 1 / rate if rate else math.inf
 
 
 def _contradictions(setup: SimulationSetup) -> Iterator[str]:
     if MAX_DAYS < setup.days < math.inf:
         yield f"days is {setup.days:g}, at most {MAX_DAYS} are simulated"
-    if setup.lemons > setup.nodes:
-        yield f"{setup.lemons} lemons among {setup.nodes} nodes"
+    if setup.flaky_nodes > setup.nodes:
+        yield f"{setup.flaky_nodes} flaky nodes among {setup.nodes} nodes"
     if not setup.task_h > setup.start_up_h + setup.save_h:
         yield f"a task of {setup.task_h:g} h ends before a start-up and a save do"
     if setup.mtbf_h < MIN_MTBF_H:
         yield f"a failure every {setup.mtbf_h * 3600:.2g} s: no train gets anywhere"
 
 
-def _rate(setup: SimulationSetup, lemons: int) -> float:
+def _rate(setup: SimulationSetup, flaky_nodes: int) -> float:
     """Return the failures per hour of all nodes in use."""
-    weight = setup.nodes - lemons + lemons * setup.lemon_factor
+    weight = setup.nodes - flaky_nodes + flaky_nodes * setup.flaky_factor
     return weight * setup.per_1000_node_days / 1000 / 24
 
 
@@ -112,7 +112,7 @@ class SimulatedRun:
     attempts: int = 0
     removed: int = 0
     """Number of nodes taken out."""
-    lemons: int = 0
+    flaky_nodes: int = 0
     lost: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     out: list[float] = field(default_factory=list)
     """When every removed node returns, as a heap."""
@@ -129,7 +129,7 @@ class SimulatedRun:
         # One random stream per purpose, so that a change of one figure does not change the other draws.
         streams = [Random(f"{self.seed} {purpose}") for purpose in ("failing", "kinds", "waits", "places")]  # noqa: S311 (no secrets)  # a simulation, no secret  # nosec B311
         self.failing, self.kinds, self.waits, self.places = streams
-        self.lemons = self.setup.lemons
+        self.flaky_nodes = self.setup.flaky_nodes
 
     @property
     def wall_h(self) -> float:
@@ -182,7 +182,7 @@ def _run_attempt(train: SimulatedRun) -> None:
     """Run one attempt to a failure, to its time limit, or to the end of the simulation."""
     setup, begin, left = train.setup, train.now, train.wall_h - train.now
     train.attempts += 1
-    rate = _rate(setup, train.lemons)
+    rate = _rate(setup, train.flaky_nodes)
     fails_after = train.failing.expovariate(rate) if rate else math.inf
     if fails_after < min(train.task_left_h, left):
         train.lose("done twice", _cycles(train, fails_after))
@@ -228,17 +228,17 @@ def _fail(train: SimulatedRun) -> bool:
     """Apply a failure: the hang, burnt tasks, and the removal of the node. Return whether the task keeps its nodes."""
     setup = train.setup
     train.failures += 1
-    weight = train.lemons * setup.lemon_factor
-    is_lemon = train.kinds.random() * (setup.nodes - train.lemons + weight) < weight
+    weight = train.flaky_nodes * setup.flaky_factor
+    is_flaky = train.kinds.random() * (setup.nodes - train.flaky_nodes + weight) < weight
     hangs, breaks = train.kinds.random() < setup.hangs, train.kinds.random() < setup.broken
     if hangs:
         train.lose("hang until noticed", setup.notice_h)
     if breaks and not setup.guard:
         _burn(train)
-    if not (breaks or (is_lemon and setup.guard)):
+    if not (breaks or (is_flaky and setup.guard)):
         return setup.guard
     train.removed += 1
-    train.lemons -= is_lemon
+    train.flaky_nodes -= is_flaky
     heapq.heappush(train.out, train.now + setup.repair_days * 24)
     is_replaced = setup.guard and train.spares_left > 0 and train.places.random() * setup.nodes >= 1
     train.spares_left -= is_replaced

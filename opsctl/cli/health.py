@@ -130,9 +130,9 @@ def _words(result: CheckResult) -> tuple[str, Text]:
 
 def _row(app: App, checked: CheckedNodes, verdict: Verdict) -> dict[str, object]:
     record, site = checked.records.get(verdict.node), app.site.health
-    score = node_score(record, app.history.cards(), app.clock.now(), site.lemon_days) if record else 0.0
+    score = node_score(record, app.history.cards(), app.clock.now(), site.flaky_days) if record else 0.0
     snapshot = checked.snapshots[verdict.node]
     cards = [
         {"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (snapshot.smi.gpus if snapshot.smi else ())
     ]
-    return {**asdict(verdict), "lemon_score": score, "is_flaky": score >= site.lemon_score, "cards": cards}
+    return {**asdict(verdict), "flaky_score": score, "is_flaky": score >= site.flaky_score, "cards": cards}

@@ -148,7 +148,7 @@ def list_(app: App, nodes: str, *, bad: bool) -> int:
     """
     view = NodeView(app)
     chosen = set(view.chosen(nodes, every=True))
-    speeds = app.history.list_speeds(app.site.health.lemon_days)
+    speeds = app.history.list_speeds(app.site.health.flaky_days)
     rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen]
     if bad:
         rows = [row for row in rows if row["is_out"] or row["is_flaky"] or row["excluded"]]
@@ -176,7 +176,7 @@ def _rows(app: App, view: NodeView, speeds: Mapping[str, NodeSpeed]) -> list[dic
     rows: list[dict[str, object]] = []
     for node in view.nodes:
         record, why = records.get(node.name), reasons.get(node.name)
-        points = node_score(record, cards, now, site.lemon_days) if record else 0.0
+        points = node_score(record, cards, now, site.flaky_days) if record else 0.0
         exclusion = excluded.get(node.name)
         text = node.reason or (f"excluded from our trains: {exclusion.reason}" if exclusion else "")
         rows.append(
@@ -185,8 +185,8 @@ def _rows(app: App, view: NodeView, speeds: Mapping[str, NodeSpeed]) -> list[dic
                 "state": node.state,
                 "trains": view.trains_on.get(node.name, []),
                 "health": record.health if record else "",
-                "lemon": f"{points:g}" if points else "",
-                "is_flaky": points >= site.lemon_score,
+                "flakiness": f"{points:g}" if points else "",
+                "is_flaky": points >= site.flaky_score,
                 "is_out": is_out(node),
                 "is_ours": is_ours(node),
                 "excluded": exclusion is not None,
@@ -222,7 +222,7 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
     """
     view = NodeView(app)
     checked = view.check(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
-    cards, now, days = app.history.cards(), app.clock.now(), app.site.health.lemon_days
+    cards, now, days = app.history.cards(), app.clock.now(), app.site.health.flaky_days
     scores = {name: node_score(record, cards, now, days) for name, record in checked.records.items()}
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(

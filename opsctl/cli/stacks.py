@@ -19,10 +19,10 @@ from opsctl.cli.options import Amount, list_files
 from opsctl.cli.output import app_and_json, optional_train, print_result
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
+from opsctl.diagnosis.line_origin import origin_of_file
 from opsctl.diagnosis.nccl_debug import MORE_OUTPUT, NcclSummary, read_nccl_debug, render_nccl
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
-from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.diagnosis.stack_dumps import PY_SPY_READS, Stack, add_processes, group_stacks, render_stacks
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.launch import train_arrays
@@ -147,9 +147,9 @@ def _show_files(files: tuple[Path, ...]) -> None:
     dumps, nccl = find_dumps(files), read_nccl_debug(_read_lines(files))
     stacks: list[Stack] = []
     for path in list_files(files):
-        speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
+        origin = origin_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
-            stacks += parse_stacks(file.read(MAX_STACKS_BYTES), speaker)
+            stacks += parse_stacks(file.read(MAX_STACKS_BYTES), origin)
     if not (dumps or stacks or nccl.lines):
         hint = f"--from reads stacks of py-spy dump or faulthandler, and output of NCCL: {MORE_OUTPUT}"
         raise OpsctlError("the files contain no stacks, no dumps and no output of NCCL", hint=hint)
@@ -177,7 +177,7 @@ def _describe_nccl(summary: NcclSummary) -> dict[str, object]:
             for group in summary.groups
         ],
         "warnings": summary.warnings,
-        "speakers": {text: [str(rank) for rank in ranks] for text, ranks in summary.speakers.items()},
+        "origins": {text: [str(rank) for rank in ranks] for text, ranks in summary.origins.items()},
     }
 
 

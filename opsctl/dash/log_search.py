@@ -39,7 +39,7 @@ _HINT = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLine:
     offset: int
-    speaker: str
+    origin: str
     """Node and rank; empty for lines of the guard and of other programs."""
     text: str
     is_hit: bool = False
@@ -127,9 +127,9 @@ def _show(lines: Sequence[tuple[int, bytes]], hit: int = -1) -> tuple[ShownLine,
     shown = []
     for number, (offset, raw) in enumerate(lines):
         line = read_line(raw)
-        speaker = f"{line.node}:{line.rank}" if line.node is not None else ""
+        origin = f"{line.node}:{line.rank}" if line.node is not None else ""
         text = plain(line.text[-MAX_LINE_BYTES:].decode(errors="replace"))[:MAX_LINE_CHARS]
-        shown.append(ShownLine(offset=offset, speaker=speaker, text=text, is_hit=number == hit))
+        shown.append(ShownLine(offset=offset, origin=origin, text=text, is_hit=number == hit))
     return tuple(shown)
 
 

@@ -13,9 +13,9 @@ from opsctl.diagnosis.causes import OF_TRAINER, CauseKind, Confidence, Weight, c
 from opsctl.diagnosis.excerpt import find_time
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
+from opsctl.diagnosis.line_origin import origin_of_file, ranks_of_file, split
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, find_survived, scan
-from opsctl.diagnosis.speakers import ranks_of_file, speaker_of_file, split
 from opsctl.state.files import is_regular, read_range
 from opsctl.state.packed import find_original, unpacked
 from opsctl.state.run_dir import RunDir
@@ -79,7 +79,7 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
 
 def diagnose_logs(paths: Sequence[Path]) -> Diagnosis:
     """Return why an attempt ended from logs alone: one log of all ranks, or one log for each rank or node."""
-    scans = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
+    scans = {path: scan(path, known=origin_of_file(path.name)) for path in paths}
     iterations = [log_scan.iteration for log_scan in scans.values() if log_scan.iteration is not None]
     diagnosis = find_root_cause(merge_in_order(scans), iteration=max(iterations, default=None))
     return _add_suspicious_lines(diagnosis, paths)
@@ -141,7 +141,7 @@ def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
     for path in filter(is_regular, paths):
         size = path.lstat().st_size
         tail_bytes = RANK_LOG_TAIL_BYTES * max(1, len(ranks_of_file(path.name)))
-        scans[path] = scan(path, begin=max(0, size - tail_bytes), known=speaker_of_file(path.name))
+        scans[path] = scan(path, begin=max(0, size - tail_bytes), known=origin_of_file(path.name))
     return merge_in_order(scans)
 
 
@@ -180,7 +180,7 @@ def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
 
 def _find_clock(path: Path) -> str:
     """Return the node whose clock stamps a log."""
-    return speaker_of_file(path.name).node or path.name
+    return origin_of_file(path.name).node or path.name
 
 
 def _read_first_times(path: Path) -> dict[bytes, float]:

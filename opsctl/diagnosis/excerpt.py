@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import chain
 
 from opsctl.diagnosis.causes import UNEXPLAINED, classify
+from opsctl.diagnosis.line_origin import LineOrigin, split
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
-from opsctl.diagnosis.speakers import Speaker, split
 from opsctl.state.files import read_range
 from opsctl.telemetry.logs.log_lines import blank_own_lines, time_of
 
@@ -17,17 +17,17 @@ LINES_BEFORE = 3
 LINES_AFTER = 1
 MAX_TRACEBACK_LINES = 9
 NOWHERE = ("", None)
-"""The place of a speaker of whom neither node nor rank is known."""
+"""The place of an origin of whom neither node nor rank is known."""
 NOISE = (b"frame #", b"Exception raised from")
 """Starts of lines with C++ frames, which the excerpt leaves out."""
 
 
 def collect_excerpt(event: LogEvent) -> list[str]:
-    """Return the lines of the same speaker around an event, without prefixes and without C++ frames.
+    """Return the lines of the same origin around an event, without prefixes and without C++ frames.
 
     For a traceback without a known cause, return the traceback; the middle of a long traceback is left out.
     """
-    above, below = _read_same_speaker(event)
+    above, below = _read_same_origin(event)
     if event.cause is UNEXPLAINED:
         return _shorten_traceback(below)
     return [*above[-LINES_BEFORE:], event.text, *below[1 : 1 + LINES_AFTER]]
@@ -44,7 +44,7 @@ def find_matched_line(cause: str, excerpt: Sequence[str]) -> str:
 
 
 def read_preceding(event: LogEvent, limit: int) -> list[str]:
-    """Return the lines before an event, at most `limit`: of the same speaker, or of all if the event names none."""
+    """Return the lines before an event, at most `limit`: of the same origin, or of all if the event names none."""
     above, below = _read_around(event)
     place = _place(split(below[0])[0]) if below else NOWHERE
     if place == NOWHERE:
@@ -53,7 +53,7 @@ def read_preceding(event: LogEvent, limit: int) -> list[str]:
 
 
 def read_between(event: LogEvent, end: int | None) -> list[str]:
-    """Return the lines of all speakers behind an event, and every state of a progress bar, without prefixes.
+    """Return the lines of all origins behind an event, and every state of a progress bar, without prefixes.
 
     Up to an offset, and within 128 KiB.
     """
@@ -63,8 +63,8 @@ def read_between(event: LogEvent, end: int | None) -> list[str]:
 
 
 def read_following(event: LogEvent, limit: int) -> list[str]:
-    """Return the lines of the same speaker after an event, at most `limit`."""
-    return _read_same_speaker(event)[1][1 : 1 + limit]
+    """Return the lines of the same origin after an event, at most `limit`."""
+    return _read_same_origin(event)[1][1 : 1 + limit]
 
 
 def find_time(event: LogEvent) -> str:
@@ -75,8 +75,8 @@ def find_time(event: LogEvent) -> str:
     return time.decode()
 
 
-def _read_same_speaker(event: LogEvent) -> tuple[list[str], list[str]]:
-    """Return the event's speaker's lines before the event, and the event's line with that speaker's later lines."""
+def _read_same_origin(event: LogEvent) -> tuple[list[str], list[str]]:
+    """Return the event's origin's lines before the event, and the event's line with that origin's later lines."""
     above, below = _read_around(event)
     place = _place(split(below[0])[0]) if below else NOWHERE
     return _select_lines(place, above), _select_lines(place, below)
@@ -96,8 +96,8 @@ def _read_around(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
     return lines[first_whole_line:-1], blank_own_lines(below).split(b"\n")
 
 
-def _place(speaker: Speaker) -> tuple[str, int | None]:
-    return speaker.node, speaker.rank
+def _place(origin: LineOrigin) -> tuple[str, int | None]:
+    return origin.node, origin.rank
 
 
 _split_again = functools.lru_cache(maxsize=4096)(split)
@@ -105,13 +105,13 @@ _split_again = functools.lru_cache(maxsize=4096)(split)
 
 
 def _select_lines(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
-    """Return the lines of one speaker. In a log of one rank no line has a prefix: all lines have the same speaker."""
+    """Return the lines of one origin. In a log of one rank no line has a prefix: all lines have the same origin."""
     selected = []
     for line in lines:
         if not line.strip():
             continue
-        speaker, text = _split_again(line.rstrip(b"\r").rpartition(b"\r")[2][:MAX_LINE_BYTES])
-        if _place(speaker) == place and not text.startswith(NOISE):
+        origin, text = _split_again(line.rstrip(b"\r").rpartition(b"\r")[2][:MAX_LINE_BYTES])
+        if _place(origin) == place and not text.startswith(NOISE):
             selected.append(text.decode(errors="replace").rstrip())
     return selected
 

@@ -6,9 +6,9 @@ from itertools import chain
 
 from opsctl.diagnosis.causes import CauseKind, Scope, Weight, causes
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
+from opsctl.diagnosis.line_origin import find_homes
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.diagnosis.speakers import find_homes
 from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
 from opsctl.state.packed import find_original, unpacked
 from opsctl.state.run_dir import RunDir

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from opsctl.base.tables import read_patterns
-from opsctl.diagnosis.speakers import split
+from opsctl.diagnosis.line_origin import split
 
 MAX_NAMED = 8
 """Ranks, peers and warnings that the summary names."""
@@ -103,7 +103,7 @@ class NcclSummary:
     groups: list[Communicator]
     warnings: dict[str, int]
     """Number of other warnings, by text without large numbers."""
-    speakers: dict[str, list[NcclRank]] = field(default_factory=dict)
+    origins: dict[str, list[NcclRank]] = field(default_factory=dict)
     """The ranks that wrote a warning, by its text."""
     lines: int = 0
     """Lines that name NCCL."""
@@ -128,7 +128,7 @@ class _NcclReader:
     failed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     groups: dict[tuple[str, int], Communicator] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
-    speakers: dict[str, set[NcclRank]] = field(default_factory=dict)
+    origins: dict[str, set[NcclRank]] = field(default_factory=dict)
     ranks: dict[tuple[str, str], int] = field(default_factory=dict)
     """Rank in the first communicator, by host and PID."""
 
@@ -147,15 +147,15 @@ class _NcclReader:
         elif "NCCL WARN" in rest:
             self._add_warning(NcclRank(host, int(match["gpu"]), self.ranks.get((host, match["pid"]))), rest)
 
-    def _add_warning(self, speaker: NcclRank, rest: str) -> None:
+    def _add_warning(self, origin: NcclRank, rest: str) -> None:
         warning = rest.partition("NCCL WARN ")[2]
         failure = next(filter(None, (pattern.search(warning) for pattern in _FAILURES.values())), None)
         if failure:
-            self.failed[speaker.host, failure["peer"], failure["why"].strip()] += 1
+            self.failed[origin.host, failure["peer"], failure["why"].strip()] += 1
             return
         text = _PATTERNS["large_number"].sub("#", warning)[:MAX_WARNING_CHARS]
         self.warnings[text] += 1
-        self.speakers.setdefault(text, set()).add(speaker)
+        self.origins.setdefault(text, set()).add(origin)
 
     def _add_call(self, line: re.Match[str], call: re.Match[str]) -> None:
         number, name = self.members.get((line["host"], line["pid"], call["comm"]), (None, ""))
@@ -183,7 +183,7 @@ class _NcclReader:
             failures=sorted(failures, key=lambda failure: -failure.times),
             groups=sorted(self.groups.values(), key=lambda group: -group.size),
             warnings=dict(self.warnings.most_common()),
-            speakers={text: sorted(speakers) for text, speakers in self.speakers.items()},
+            origins={text: sorted(origins) for text, origins in self.origins.items()},
         )
 
 
@@ -193,13 +193,13 @@ def render_nccl(summary: NcclSummary) -> list[str]:
     for group in summary.groups:
         lines += _render_group(group)
     for text, times in list(summary.warnings.items())[:MAX_NAMED]:
-        lines += [f"warning, {times} times: {text}", f"  from: {_name_speakers(summary.speakers.get(text, []))}"]
+        lines += [f"warning, {times} times: {text}", f"  from: {_name_origins(summary.origins.get(text, []))}"]
     return lines or [f"no NCCL problem found; {MORE_OUTPUT}"]
 
 
-def _name_speakers(speakers: list[NcclRank]) -> str:
-    more = f" and {len(speakers) - MAX_NAMED} more" if len(speakers) > MAX_NAMED else ""
-    return ", ".join(map(str, speakers[:MAX_NAMED])) + more
+def _name_origins(origins: list[NcclRank]) -> str:
+    more = f" and {len(origins) - MAX_NAMED} more" if len(origins) > MAX_NAMED else ""
+    return ", ".join(map(str, origins[:MAX_NAMED])) + more
 
 
 def _render_failures(failures: list[ConnectionFailure]) -> Iterator[str]:

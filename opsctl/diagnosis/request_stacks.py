@@ -7,8 +7,8 @@ from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock
+from opsctl.diagnosis.line_origin import UNKNOWN_ORIGIN, origin_of_file
 from opsctl.diagnosis.py_spy import FILE_NAME
-from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.state.files import make_directories, read_bounded, read_range, touch, write_atomic
 from opsctl.state.run_dir import Attempt
@@ -48,9 +48,9 @@ def collect_answers(target: Path, py_spy_output: str = "") -> list[Stack]:
     """
     stacks: dict[tuple[str, int | None, int | None], Stack] = {}
     own = sorted(path for path in target.glob("*.txt") if path.name != FILE_NAME)
-    texts = [(_read(path), speaker_of_file(f"{path.stem}.log")) for path in own]
+    texts = [(_read(path), origin_of_file(f"{path.stem}.log")) for path in own]
     py_spy_file = target / FILE_NAME
-    texts.append((_read(py_spy_file) if py_spy_file.exists() else py_spy_output.encode(), UNKNOWN_SPEAKER))
+    texts.append((_read(py_spy_file) if py_spy_file.exists() else py_spy_output.encode(), UNKNOWN_ORIGIN))
     for text, known in texts:
         for stack in parse(text, known):
             key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
@@ -79,7 +79,7 @@ def _request(
     while clock.monotonic() < deadline:
         clock.sleep(POLL_S)
         grown = [name for name, size in _measure_sizes(directory.glob(names)).items() if size > before.get(name, 0)]
-        if sum(_count_speakers(directory / name, before.get(name, 0)) for name in grown) >= ranks:
+        if sum(_count_origins(directory / name, before.get(name, 0)) for name in grown) >= ranks:
             clock.sleep(POLL_S)  # the last rank may still be writing
             break
     make_directories(target)
@@ -88,7 +88,7 @@ def _request(
             write_atomic(target / f"{path.stem}.txt", new)
 
 
-def _count_speakers(path: Path, begin: int) -> int:
+def _count_origins(path: Path, begin: int) -> int:
     """Return how many ranks have written to a file since it had `begin` bytes."""
     lines = read_range(path, begin, MAX_STACKS_BYTES)[0].split(b"\n")
     return len({read_line(line).rank for line in lines} - {None}) or 1  # the log of a rank has no prefixes

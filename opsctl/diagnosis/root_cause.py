@@ -23,8 +23,8 @@ from opsctl.diagnosis.excerpt import (
     read_preceding,
 )
 from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.line_origin import UNKNOWN_ORIGIN, LineOrigin
 from opsctl.diagnosis.scan_logs import LogEvent
-from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
 from opsctl.diagnosis.weigh_event import (
     MESSAGE,
     MIN_ORDINARY_LINES,
@@ -204,7 +204,7 @@ def _follow_chain(chosen: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
     """Return the last of the heaviest exceptions of a chain: a program handled an exception before another one."""
     last = best = chosen
     for event in events:
-        if (event.path, event.speaker) != (chosen.path, chosen.speaker) or event.offset <= chosen.offset:
+        if (event.path, event.origin) != (chosen.path, chosen.origin) or event.offset <= chosen.offset:
             continue
         if is_exception(event.text):
             if not any(PATTERNS["handled"].search(line) for line in read_following(last, MAX_HANDLED_LINES)):
@@ -259,10 +259,10 @@ def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
     first = _find_first_failure(events) if ordered and weigh(ordered[0]) >= (Weight.ERROR, 0) else None
     if first is None:
         return ordered
-    return sorted(ordered, key=lambda event: (weigh(event), event.speaker.rank == first.rank), reverse=True)
+    return sorted(ordered, key=lambda event: (weigh(event), event.origin.rank == first.rank), reverse=True)
 
 
-def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
+def _find_first_failure(events: Sequence[LogEvent]) -> LineOrigin | None:
     """Return the host and rank that torchrun observed to fail first; None without a summary.
 
     The agent of each node writes a summary of its own ranks: several summaries name no first rank.
@@ -273,7 +273,7 @@ def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
     matches = filter(None, map(PATTERNS["summary_field"].match, read_following(titles[0], MAX_SUMMARY_LINES)))
     fields = {match["name"]: match["value"] for match in matches}
     rank = fields.get("rank", "")
-    return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
+    return LineOrigin(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
 
 
 def _diagnose_by_report(
@@ -304,44 +304,44 @@ def _refine(event: LogEvent, events: Sequence[LogEvent], *, is_running: bool) ->
     return find_row(name) or cause
 
 
-def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
+def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> LineOrigin:
     """Return the failed rank: the rank that reports the cause, or the first rank that Slurm reports as ended."""
     if _reports_other_rank(chosen):
         missing = next((event.missing for event in events if event.missing is not None), None)
-        return _find_blamed_peer(events) if missing is None else _add_node(Speaker(rank=missing), events)
-    if not chosen.speaker.is_known and (first := _find_first_failure(events)):
+        return _find_blamed_peer(events) if missing is None else _add_node(LineOrigin(rank=missing), events)
+    if not chosen.origin.is_known and (first := _find_first_failure(events)):
         return first
     same = (event for event in events if event.cause is chosen.cause)
     gone = (event for event in events if event.cause.weight is Weight.DEATH)
-    named = (event.speaker for event in (chosen, *same, *gone) if event.speaker.is_known)
-    return _add_node(next(named, UNKNOWN_SPEAKER), events)
+    named = (event.origin for event in (chosen, *same, *gone) if event.origin.is_known)
+    return _add_node(next(named, UNKNOWN_ORIGIN), events)
 
 
-def _add_node(culprit: Speaker, events: Sequence[LogEvent]) -> Speaker:
+def _add_node(culprit: LineOrigin, events: Sequence[LogEvent]) -> LineOrigin:
     """Return the rank with its node, if one of its lines names the node."""
     if culprit.rank is None or culprit.node:
         return culprit
-    same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank and event.speaker.node)
+    same_rank = (event.origin.node for event in events if event.origin.rank == culprit.rank and event.origin.node)
     return replace(culprit, node=next(same_rank, ""))
 
 
 def _reports_other_rank(event: LogEvent) -> bool:
-    """Return whether the speaker waited for another rank, or lost its connection to another rank."""
+    """Return whether the origin waited for another rank, or lost its connection to another rank."""
     return event.cause.weight is Weight.ECHO or event.cause.kind is CauseKind.HANG
 
 
-def _find_blamed_peer(events: Sequence[LogEvent]) -> Speaker:
-    """Return the peer that most echoes name. Return UNKNOWN_SPEAKER for a tie."""
-    named = {(event.speaker, event.peer) for event in events if event.peer}
+def _find_blamed_peer(events: Sequence[LogEvent]) -> LineOrigin:
+    """Return the peer that most echoes name. Return UNKNOWN_ORIGIN for a tie."""
+    named = {(event.origin, event.peer) for event in events if event.peer}
     peers = Counter(peer for _, peer in named).most_common(2)
     if not peers or (len(peers) > 1 and peers[0][1] == peers[1][1]):
-        return UNKNOWN_SPEAKER
-    return Speaker(node=peers[0][0])
+        return UNKNOWN_ORIGIN
+    return LineOrigin(node=peers[0][0])
 
 
 def _find_voices(events: Sequence[LogEvent], peer: str) -> tuple[str, ...]:
     """Return the nodes that name `peer` in an echo."""
-    voices = (event.speaker.node for event in events if event.peer and event.peer == peer)
+    voices = (event.origin.node for event in events if event.peer and event.peer == peer)
     return tuple(dict.fromkeys(voice for voice in voices if voice and voice != peer))
 
 
@@ -349,12 +349,12 @@ def _find_other_nodes(chosen: LogEvent, culprit: str, events: Sequence[LogEvent]
     """Return the nodes, other than that of the culprit, whose ranks report the same about themselves."""
     if _reports_other_rank(chosen):
         return ()
-    nodes = dict.fromkeys(event.speaker.node for event in events if event.cause is chosen.cause)
+    nodes = dict.fromkeys(event.origin.node for event in events if event.cause is chosen.cause)
     return tuple(node for node in nodes if node not in {"", culprit})
 
 
 def _list_facts(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
-    same = {event.speaker for event in events if event.cause is chosen.cause} - {chosen.speaker, UNKNOWN_SPEAKER}
+    same = {event.origin for event in events if event.cause is chosen.cause} - {chosen.origin, UNKNOWN_ORIGIN}
     if same:
         yield f"{_count_ranks(len(same))} report{'s' * (len(same) == 1)} the same"
     if _reports_other_rank(chosen):
@@ -364,12 +364,12 @@ def _list_facts(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None)
 
 def _count_echoes(events: Sequence[LogEvent]) -> Iterable[str]:
     """Yield each kind of echo with the number of ranks that report it."""
-    counts: dict[str, set[Speaker]] = {}
+    counts: dict[str, set[LineOrigin]] = {}
     for event in events:
         if event.cause.weight is Weight.ECHO:
-            counts.setdefault(event.cause.says, set()).add(event.speaker)
-    for says, speakers in counts.items():
-        yield f"{says} ({_count_ranks(len(speakers))})"
+            counts.setdefault(event.cause.says, set()).add(event.origin)
+    for says, origins in counts.items():
+        yield f"{says} ({_count_ranks(len(origins))})"
 
 
 def _count_ranks(count: int) -> str:
@@ -378,7 +378,7 @@ def _count_ranks(count: int) -> str:
 
 def _list_silent_ranks(events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
     """Yield a line on the ranks that report nothing while most ranks complain. The others wait for these."""
-    complaining = {event.speaker.rank for event in events if event.speaker.rank is not None}
+    complaining = {event.origin.rank for event in events if event.origin.rank is not None}
     if not ranks or not ranks // 2 < len(complaining) < ranks:
         return
     quiet = sorted(set(range(ranks)) - complaining)

@@ -16,8 +16,8 @@ from pathlib import Path
 from opsctl.base.errors import cannot_read
 from opsctl.base.tables import read_byte_patterns
 from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Weight, causes, classify, read_table
+from opsctl.diagnosis.line_origin import UNKNOWN_ORIGIN, LineOrigin, split
 from opsctl.diagnosis.progress_marks import LastProgress, find_advance
-from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular, read_range
 from opsctl.telemetry.logs.log_lines import PREFIX, blank_own_lines
 
@@ -63,10 +63,10 @@ _STARTS = read_byte_patterns("diagnosis/patterns.toml", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent:
-    """The first or the last line in which one speaker reports one cause."""
+    """The first or the last line in which one origin reports one cause."""
 
     cause: Cause
-    speaker: Speaker
+    origin: LineOrigin
     text: str
     path: Path
     offset: int
@@ -97,7 +97,7 @@ def scan(
     *,
     begin: int = 0,
     end: int | None = None,
-    known: Speaker = UNKNOWN_SPEAKER,
+    known: LineOrigin = UNKNOWN_ORIGIN,
     pattern: str = "",
     survived: frozenset[bytes] = frozenset(),
 ) -> Scan:
@@ -139,15 +139,15 @@ def _find_shape(text: bytes) -> bytes:
 @dataclass(slots=True)
 class _LogScanner:
     path: Path
-    known: Speaker
+    known: LineOrigin
     begin: int
     end: int
     pattern: str
     survived: frozenset[bytes]
     progress: LastProgress = field(default_factory=LastProgress)
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
-    events: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
-    repeated: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
+    events: dict[tuple[str, Weight, LineOrigin], LogEvent] = field(default_factory=dict)
+    repeated: dict[tuple[str, Weight, LineOrigin], LogEvent] = field(default_factory=dict)
     """The last lines of the same keys: a program may have survived the first."""
 
     def read(self, handle: int) -> Scan:
@@ -176,17 +176,17 @@ class _LogScanner:
         return max(start and self.begin + start, find_last_process(data, at))
 
     def _find_events(self, at: int, chunk: bytes, boundary: int) -> None:
-        """Add the events of a chunk behind a boundary. An earlier event of the same cause and speaker comes first."""
-        chunk_events: dict[tuple[str, Weight, Speaker], LogEvent] = {}
+        """Add the events of a chunk behind a boundary. An earlier event of the same cause and origin comes first."""
+        chunk_events: dict[tuple[str, Weight, LineOrigin], LogEvent] = {}
         for start, line in select_lines(chunk):
             if at + start < boundary and not (JOB_ENDS in line and at + start > self.end - MAX_JOB_END_BYTES):
                 continue
-            speaker, text = split(line, self.known)
+            origin, text = split(line, self.known)
             cause = self._classify(text)
             if cause is None or (cause is not UNEXPLAINED and _find_shape(text) in self.survived):
                 continue
-            event = self._event(cause, speaker, text, at + start)
-            key = (cause.name, cause.weight, event.speaker)
+            event = self._event(cause, origin, text, at + start)
+            key = (cause.name, cause.weight, event.origin)
             chunk_events.setdefault(key, event)
             self.repeated[key] = max(self.repeated.get(key, event), event, key=lambda found: found.offset)
         self.events |= chunk_events
@@ -200,17 +200,17 @@ class _LogScanner:
             self.kinds[shape] = classify(text.decode(errors="replace").rstrip())
         return self.kinds[shape]
 
-    def _event(self, cause: Cause, speaker: Speaker, text: bytes, offset: int) -> LogEvent:
+    def _event(self, cause: Cause, origin: LineOrigin, text: bytes, offset: int) -> LogEvent:
         decoded = text.decode(errors="replace").rstrip()
         match = cause.pattern.search(decoded) or _DEVICE.search(decoded)
         groups = {name: value for name, value in (match.groupdict() if match else {}).items() if value}
         if "node" in groups:
-            speaker = Speaker(node=groups["node"], rank=_first_rank(groups.get("ranks")))
+            origin = LineOrigin(node=groups["node"], rank=_first_rank(groups.get("ranks")))
         if "gpu" in groups:
-            speaker = Speaker(node=speaker.node, rank=speaker.rank, gpu=groups["gpu"])
+            origin = LineOrigin(node=origin.node, rank=origin.rank, gpu=groups["gpu"])
         return LogEvent(
             cause=cause,
-            speaker=speaker,
+            origin=origin,
             text=decoded,
             path=self.path,
             offset=offset,

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from ClusterShell.RangeSet import RangeSet
 
 from opsctl.base.tables import read_package_table, read_patterns
-from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
+from opsctl.diagnosis.line_origin import UNKNOWN_ORIGIN, LineOrigin, split
 
 MAX_NAMED_NODES = 4
 MAX_NAMED_PIDS = 8
@@ -238,38 +238,38 @@ class _Process:
         return main[0].frames if main else []
 
 
-def parse(text: bytes, known: Speaker = UNKNOWN_SPEAKER) -> list[Stack]:
+def parse(text: bytes, known: LineOrigin = UNKNOWN_ORIGIN) -> list[Stack]:
     """Return the stack of every process in the output of py-spy or faulthandler. Never raises.
 
-    The output may be part of a log with prefixes. The last dump of a process counts. `known` facts about the speaker
+    The output may be part of a log with prefixes. The last dump of a process counts. `known` facts about the origin
     take precedence over prefixes.
     """
     reader = _StackReader()
     for line in text.split(b"\n"):
-        speaker, data = split(line, known)
-        reader.read_line(speaker, data.decode(errors="replace").rstrip())
+        origin, data = split(line, known)
+        reader.read_line(origin, data.decode(errors="replace").rstrip())
     return [process.build_stack() for process in reader.processes.values()]
 
 
 @dataclass(slots=True)
 class _StackReader:
     processes: dict[tuple[str, int | None, int | None], _Process] = field(default_factory=dict)
-    current: dict[Speaker, _Process] = field(default_factory=dict)
+    current: dict[LineOrigin, _Process] = field(default_factory=dict)
 
-    def read_line(self, speaker: Speaker, text: str) -> None:
+    def read_line(self, origin: LineOrigin, text: str) -> None:
         if header := _PATTERNS["header"].match(text):
             node, rank, pid, state, function = header.groups(default="")
             function = function.removeprefix("0")  # "0": hidden from this user
             stack = Stack(node=node, rank=int(rank), pid=int(pid), state=state, kernel_function=function)
-            self._begin(speaker, _Process(stack, is_from_py_spy=True))
+            self._begin(origin, _Process(stack, is_from_py_spy=True))
         elif name := _PATTERNS["process"].match(text):
-            self._begin_named(speaker, int(name[1]))
+            self._begin_named(origin, int(name[1]))
         elif _PATTERNS["dump_start"].match(text):
-            self._begin(speaker, _Process(Stack(node=speaker.node, rank=speaker.rank)))
+            self._begin(origin, _Process(Stack(node=origin.node, rank=origin.rank)))
         elif thread := _PATTERNS["thread"].match(text):
-            self._begin_thread(speaker, thread[1], is_main='"MainThread"' in text)
-        elif speaker in self.current:
-            self._read_frame(self.current[speaker], text)
+            self._begin_thread(origin, thread[1], is_main='"MainThread"' in text)
+        elif origin in self.current:
+            self._read_frame(self.current[origin], text)
 
     def _read_frame(self, process: _Process, text: str) -> None:
         frame = _parse_frame(text) if process.threads else None
@@ -278,22 +278,22 @@ class _StackReader:
         elif process.is_from_py_spy and _PATTERNS["forbidden"].search(text):
             process.stack = replace(process.stack, refused=True)
 
-    def _begin(self, speaker: Speaker, process: _Process) -> None:
-        self.current[speaker] = process
+    def _begin(self, origin: LineOrigin, process: _Process) -> None:
+        self.current[origin] = process
         self.processes[process.stack.node, process.stack.rank, process.stack.pid] = process
 
-    def _begin_named(self, speaker: Speaker, pid: int) -> None:
-        process = self.current.get(speaker)
+    def _begin_named(self, origin: LineOrigin, pid: int) -> None:
+        process = self.current.get(origin)
         if process is None or process.stack.pid != pid:
-            self._begin(speaker, _Process(Stack(node=speaker.node, rank=speaker.rank, pid=pid)))
+            self._begin(origin, _Process(Stack(node=origin.node, rank=origin.rank, pid=pid)))
 
-    def _begin_thread(self, speaker: Speaker, number: str, *, is_main: bool) -> None:
-        process = self.current.get(speaker)
+    def _begin_thread(self, origin: LineOrigin, number: str, *, is_main: bool) -> None:
+        process = self.current.get(origin)
         if process is None or (is_main and any(thread.is_main for thread in process.threads)):
             # py-spy numbers the main thread of a process by the PID.
             pid = int(number) if is_main and number.isdecimal() else None
-            process = _Process(Stack(node=speaker.node, rank=speaker.rank, pid=pid))
-            self._begin(speaker, process)
+            process = _Process(Stack(node=origin.node, rank=origin.rank, pid=pid))
+            self._begin(origin, process)
         process.threads.append(_Thread(is_main))
 
 

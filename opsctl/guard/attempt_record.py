@@ -124,10 +124,8 @@ def choose_first_nodes(run: RunDir, env: Mapping[str, str]) -> dict[str, str]:
         needed, spares = table.get("nodes"), table.get("spare_nodes", 0)
     except (ConfigError, AttributeError):
         return dict(env)
-    if type(needed) is not int or not spares:
-        return dict(env)
     allocated = list_allocated(env)
-    if len(allocated) <= needed:
+    if type(needed) is not int or not spares or len(allocated) <= needed:
         return dict(env)
     return limit_to_nodes(env, allocated[:needed], allocated=allocated)
 

@@ -1,7 +1,7 @@
-"""The body of a train as a child process, supervised by a keeper process between guard and body.
+"""The body of a train as a child process, with a subreaper between guard and body.
 
-If the guard is killed, the keeper kills everything below itself; if the keeper is killed, the guard does. Without the
-keeper, orphans of the body would outlive a killed guard.
+If the guard is killed, the subreaper kills everything below itself; if the subreaper is killed, the guard does. Without
+the subreaper, orphans of the body would outlive a killed guard.
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from opsctl.guard.rank import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below, process_control
 
-KEEPER_CATCHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-"""Slurm sends these signals to every process of a job. The keeper survives them, because the body may still save."""
+SUBREAPER_CATCHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+"""Slurm sends these signals to every process of a job. The subreaper survives them, because the body may still save."""
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -21,24 +21,24 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 class Body:
     """A started body. Its exit code follows the shell's convention: 128 plus the number of a fatal signal."""
 
-    keeper: int
+    subreaper: int
     code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the body runs."""
         if self.code is None:
             try:
-                pid, status = os.waitpid(self.keeper, os.WNOHANG)
-            except ChildProcessError:  # the guard has killed and reaped the keeper with all other descendants
+                pid, status = os.waitpid(self.subreaper, os.WNOHANG)
+            except ChildProcessError:  # the guard has killed and reaped the subreaper with all other descendants
                 self.code = 128 + signal.SIGKILL
             else:
                 self.code = shell_code(status) if pid else None
         return self.code
 
     def pass_usr2_on(self) -> None:
-        """Send SIGUSR2 to the body's process group. The keeper passes no other signal on."""
+        """Send SIGUSR2 to the body's process group. The subreaper passes no other signal on."""
         if self.poll() is None:
-            os.kill(self.keeper, signal.SIGUSR2)
+            os.kill(self.subreaper, signal.SIGUSR2)
 
 
 def shell_code(status: int) -> int:
@@ -50,13 +50,13 @@ def shell_code(status: int) -> int:
 def start_body(argv: Sequence[str], env: Mapping[str, str]) -> Body:
     """Start the body in its own session. Call this before starting threads."""
     guard = os.getpid()
-    keeper = os.fork()
-    if keeper == 0:
-        run_keeper(guard, argv, env)
-    return Body(keeper)
+    subreaper = os.fork()
+    if subreaper == 0:
+        run_subreaper(guard, argv, env)
+    return Body(subreaper)
 
 
-def run_keeper(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def run_subreaper(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Start the body, wait for its end and exit with its code. Kill everything below if the guard dies."""
     code = 1
     try:
@@ -69,14 +69,14 @@ def run_keeper(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoRet
                 end_all_below()
                 os._exit(1)
 
-        for number in KEEPER_CATCHES:
+        for number in SUBREAPER_CATCHES:
             signal.signal(number, end_without_guard)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         process_control(PR_SET_PDEATHSIG, signal.SIGTERM)
-        keeper = os.getpid()
+        subreaper = os.getpid()
         body = os.fork()
         if body == 0:
-            exec_body(keeper, argv, env)
+            exec_body(subreaper, argv, env)
         signal.signal(signal.SIGUSR2, lambda *_: os.killpg(body, signal.SIGUSR2))
         end_without_guard()  # the guard may have died before PR_SET_PDEATHSIG was set
         code = wait_for(body)
@@ -94,12 +94,12 @@ def wait_for(body: int) -> int:
             return shell_code(status)
 
 
-def exec_body(keeper: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def exec_body(subreaper: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this new process by the body."""
     try:
         os.setpgid(0, 0)
         process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        if os.getppid() != subreaper:
             os._exit(1)
         for number in (signal.SIGUSR2, *IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)

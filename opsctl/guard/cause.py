@@ -98,7 +98,7 @@ def find_cause(
     if accused:
         care.note_named(arrays.run.name, diagnosis, accused, dossier.ended)
     verdicts = care.check(arrays.slurm, accused, timeout_s=rules.node_check_seconds)
-    since = dossier.ended - timedelta(days=care.site.lemon_days)
+    since = dossier.ended - timedelta(days=care.site.flaky_days)
     trial = _Trial(
         arrays=arrays,
         care=care,
@@ -188,7 +188,7 @@ class _Trial:
         return judge_accusation(diagnosis.kind, diagnosis.cause, replace(accusation, is_cut_off=is_cut_off))
 
     def _count_repeats(self, node: str) -> int:
-        since = self.dossier.ended - timedelta(days=self.care.site.lemon_days)
+        since = self.dossier.ended - timedelta(days=self.care.site.flaky_days)
         events = [event for event in self.arrays.journal.events() if event.when >= since]
         own = Blamed(attempt=self.dossier.attempt.name, cause=self.diagnosis.cause, nodes=(node,))
         repeats = count_repeats(read_blamed(events), list_allocations(events), own, node, self.diagnosis.kind)

@@ -133,7 +133,7 @@ class NodeCare:
 
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
         """Add the history of the blamed node, or of all `allocated` nodes, to the diagnosis."""
-        return add_node_history(diagnosis, self.history, allocated, at=at, days=self.site.lemon_days)
+        return add_node_history(diagnosis, self.history, allocated, at=at, days=self.site.flaky_days)
 
     def test_connection(self, nodes: Sequence[Node], suspect: str, voices: Sequence[str]) -> bool | None:
         """Return whether `suspect` is cut off from the `voices`; None if the test shows nothing. Raises nothing."""
@@ -153,10 +153,10 @@ class NodeCare:
     def note_hang(self, train: str, attempt: str, node: str, at: datetime) -> tuple[str, ...]:
         """Record the node whose ranks were the odd ones in a hang; return what was done. Excludes nothing."""
         try:
-            count = self.history.note_hang(node, f"{train}/{attempt}", at, days=self.site.lemon_days)
+            count = self.history.note_hang(node, f"{train}/{attempt}", at, days=self.site.flaky_days)
         except (OpsctlError, OSError) as error:
             return (f"could not record {node} as the odd one: {error}",)
-        return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
+        return (f"recorded {node} as the odd one of a hang, {count} in {self.site.flaky_days:g} days",)
 
     def note_named(self, train: str, diagnosis: Diagnosis, nodes: Sequence[str], at: datetime) -> None:
         """Record the nodes that the log of an attempt names. Raises nothing: the evidence of this attempt stands."""
@@ -277,7 +277,7 @@ class NodeCare:
 def find_accused(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
     """Return the nodes of the attempt that the diagnosis names, by Slurm's names.
 
-    Of a node failure the log names the speaker, or nobody: the accused is the node of the attempt that is down, if
+    Of a node failure the log names the origin, or nobody: the accused is the node of the attempt that is down, if
     there is exactly one.
     """
     accused = resolve_nodes(diagnosis.accused, allocated, nodes)

@@ -104,7 +104,7 @@ class QuietRanks:
 
     def _name(self, ranks: Sequence[int]) -> str:
         """Return the ranks with their nodes, which are known by the names of the ranks' logs."""
-        from opsctl.diagnosis.speakers import find_homes  # noqa: PLC0415 (for an attempt that hangs only)
+        from opsctl.diagnosis.line_origin import find_homes  # noqa: PLC0415 (for an attempt that hangs only)
 
         homes = find_homes(self.marks.parent)
         names = [f"rank {rank}" + (f" on {homes[rank]}" if rank in homes else "") for rank in ranks[:MAX_NAMED]]

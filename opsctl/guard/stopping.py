@@ -100,7 +100,7 @@ class Stopping:
         self._note(f"SIG{name}", "no reaction to the stop request")
         self.arrays.slurm.signal(self.job, name)
         if self.body:  # ranks that the body starts without srun
-            signal_below(self.body.keeper, signal.Signals[f"SIG{name}"], spared=("srun",))
+            signal_below(self.body.subreaper, signal.Signals[f"SIG{name}"], spared=("srun",))
 
     def kill_if_due(self) -> bool:
         """Kill the ranks if neither request nor signal has helped. Return whether the wait for the ranks is over."""

@@ -187,7 +187,8 @@ class Supervisor:
         start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
         self._start_mark = start.checkpoint
         attempt_record.write_start(self.run, self.attempt, start)
-        self.arrays.journal.append(AttemptStarted(attempt=self.attempt.name, nodes=start.nodes))
+        spares = max(0, len(list_allocated(self.env)) - start.node_count)
+        self.arrays.journal.append(AttemptStarted(attempt=self.attempt.name, nodes=start.nodes, spares=spares))
         log.info("attempt %s of %s starts on %s", self.attempt.name, self.run.name, start.nodes)
 
     def _check_nodes(self) -> None:

@@ -109,7 +109,8 @@ def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]
     for event in events:
         if isinstance(event, AttemptStarted):
             latest[event.attempt] = len(attempts)
-            attempts.append(AttemptFacts(attempt=event.attempt, nodes=event.nodes, begin=event.when.timestamp()))
+            name, begin = event.attempt, event.when.timestamp()
+            attempts.append(AttemptFacts(attempt=name, nodes=event.nodes, spares=event.spares, begin=begin))
         elif isinstance(event, AttemptFinalized):
             number = latest.get(event.attempt)
             if number is not None and not attempts[number].outcome:

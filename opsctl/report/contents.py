@@ -3,11 +3,12 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain, pairwise
 from statistics import median
+from typing import Any
 
 from opsctl.base.nodesets import expand_if_list
 from opsctl.nodes.slow_nodes import NodeSpeed
@@ -39,6 +40,12 @@ class NamedAttempt:
     cause: str = ""
     """The diagnosed cause of its end; empty without a diagnosis."""
     nodes: str = ""
+    spares: int = 0  # how many spare nodes waited at its start
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The fields of this class."""
+        return {field.name: getattr(self, field.name) for field in fields(NamedAttempt)}
 
     @property
     def end_label(self) -> str:
@@ -378,13 +385,9 @@ def _split_periods(spans: Sequence[Span], window: Window) -> tuple[Period, ...]:
 def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span], count: Callable[[int], float]) -> AttemptReport:
     steps, span = attempt.span.log.steps, attempt.span
     return AttemptReport(
-        attempt=attempt.attempt,
+        **attempt.named,
         began=_date(spans[0].begin if spans else span.begin),
         ended=_date(spans[-1].end if spans else span.end),
-        outcome=attempt.outcome,
-        why=attempt.why,
-        cause=attempt.cause,
-        nodes=attempt.nodes,
         first_step=count(steps[0]) if steps else None,
         last_step=count(steps[-1]) if steps else None,
         buckets=_sum_buckets(spans),

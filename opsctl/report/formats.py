@@ -30,8 +30,13 @@ def find_end_group(cause_kind: str, outcome: str) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return the whole report with its ratios. Every bucket is present, in seconds."""
-    ratios = {"ettr": report.ettr, "ettr_without_queue": report.ettr_without_queue}
-    return {**asdict(report), **ratios, "saved_s": report.saved_s, "spares_used": report.spares_used}
+    names = ("ettr", "ettr_without_queue", "saved_s", "spares_used")
+    return {**asdict(report), "spare_node_s": sum_spares(report), **{name: getattr(report, name) for name in names}}
+
+
+def sum_spares(report: Report) -> float:
+    """Return for how many seconds spare nodes waited, at most: returned ones count until the end of the attempt."""
+    return sum(attempt.spares * (attempt.ended - attempt.began).total_seconds() for attempt in report.attempts)
 
 
 def render_period(report: Report, at: datetime) -> str:
@@ -74,6 +79,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "attempts", f"{len(report.attempts)}"
     if report.restarts:
         yield "restarts in place", _describe_restarts(report)
+    if spare_s := sum_spares(report):
+        yield "idle spare nodes", f"{spare_s / 3600:,.1f} node-hours at most"
     if report.node_speeds:
         slow = {node: speed for node, speed in report.node_speeds.items() if speed.is_slow}
         parts = [f"{node} {speed}, {speed.attempts} attempts" for node, speed in list(slow.items())[:MAX_SLOW_NODES]]

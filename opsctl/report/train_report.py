@@ -152,14 +152,7 @@ def _name_attempt(
         is_truncated=number in log.truncated,
         is_unreadable=is_unreadable and attempt.outcome not in _NEVER_STARTED,
     )
-    return TimedAttempt(
-        attempt=attempt.attempt,
-        span=span,
-        outcome=attempt.outcome,
-        why=attempt.why,
-        nodes=attempt.nodes,
-        cause=attempt.cause,
-    )
+    return TimedAttempt(**attempt.named, span=span)
 
 
 def _find_ending(attempt: AttemptFacts, following: AttemptFacts | None) -> SpanEnd:

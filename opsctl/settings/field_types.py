@@ -27,6 +27,7 @@ from opsctl.settings.bounded_pattern import compile_bounded
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 OLD_SEVERITY = "level"
 """Name of `severity` in settings and templates that were written before 0.1.0."""
+OLD_NAMES = {OLD_SEVERITY: "severity", "lemon_score": "flaky_score", "lemon_days": "flaky_days"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -41,9 +42,8 @@ class SettingsTable(BaseModel):
         """Convert texts such as "90m" to the unit of their key; a number is in that unit already."""
         if not isinstance(table, dict):
             return table
-        if "severity" in cls.model_fields and "severity" not in table:
-            table = {"severity" if key == OLD_SEVERITY else key: value for key, value in table.items()}
-        return {key: _to_unit(key, value) for key, value in table.items()}
+        names = {old: name for old, name in OLD_NAMES.items() if name in cls.model_fields and name not in table}
+        return {names.get(key, key): _to_unit(key, value) for key, value in table.items()}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

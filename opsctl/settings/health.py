@@ -76,8 +76,8 @@ class HealthSettings(SettingsTable):
     undrain_reasons: tuple[str, ...] = ("Kill task failed",)
     undrain_gap_seconds: float = Field(60, ge=0)
     user_uid_min: int = Field(DEFAULTS.user_uid_min, ge=1)
-    lemon_score: float = Field(6, gt=0)
-    lemon_days: float = Field(28, gt=0)
+    flaky_score: float = Field(6, gt=0)
+    flaky_days: float = Field(28, gt=0)
 
     @property
     def thresholds(self) -> Thresholds:

@@ -120,6 +120,7 @@ class AttemptsLeftOut(Event):
 @event("attempt-started")
 class AttemptStarted(AttemptEvent):
     nodes: str
+    spares: int = 0  # how many more nodes of the allocation wait to replace one of these
 
 
 @event("nodes-lost")

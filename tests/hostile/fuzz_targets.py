@@ -20,7 +20,7 @@ from opsctl.checkpoints import offload
 from opsctl.checkpoints.trainer_command import shell, value_files
 from opsctl.checkpoints.trainer_command.read_command import parse_options
 from opsctl.cron import crontab
-from opsctl.diagnosis import causes, diagnose_attempt, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
+from opsctl.diagnosis import causes, diagnose_attempt, line_origin, nccl_debug, root_cause, scan_logs, stack_dumps
 from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, host_output, nvidia_smi, snapshot
@@ -242,8 +242,8 @@ PARSERS: dict[str, FuzzTarget] = {
             b'Thread 0x00007f (most recent call first):\n  File "a.py", line 3 in f\n',
         ),
     ),
-    "prefix of a rank": FuzzTarget(speakers.split, corpus=LOGS),
-    "name of a log": text(speakers.speaker_of_file, examples=(b"node001-3.log",)),
+    "prefix of a rank": FuzzTarget(line_origin.split, corpus=LOGS),
+    "name of a log": text(line_origin.origin_of_file, examples=(b"node001-3.log",)),
     "log line": FuzzTarget(lambda data: (log_lines.read_line(data), log_lines.time_of(data)), corpus=LOGS),
     "line for a terminal": FuzzTarget(log_lines.for_terminal, corpus=LOGS),
     "text for a terminal": text(log_lines.harmless, *LOGS),

@@ -32,7 +32,7 @@ def stranger_job(slurm: Sandbox, trains: Trains) -> Iterator[str]:
     argv = ("sbatch", "--parsable", "--hold", "--array=1-9%1", f"--comment={comment}", "--job-name=t", "--wrap=true")
     done = subprocess.run(
         argv, user=STRANGER.uid, group=STRANGER.uid, extra_groups=[], cwd=home, capture_output=True, text=True,
-        timeout=60, check=True, env={**slurm.env(), "PATH": "/usr/bin:/bin", "HOME": home},
+        timeout=250, check=True, env={**slurm.env(), "PATH": "/usr/bin:/bin", "HOME": home},
     )  # fmt: skip
     job = done.stdout.strip()
     yield job

@@ -58,7 +58,7 @@ def _digest(path: Path) -> str:
 
 def tool(*words: object) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-P", "-m", "opsctl.trainer.checkpoint", *map(str, words)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.attack("a checkpoint of another user runs code as whoever works on it")
@@ -142,8 +142,8 @@ def test_working_directory_replaces_no_module(tmp_path, made, monkeypatch):
     assert "trainer.checkpoint: " in tool("reshape", path, tmp_path / "target").stderr  # it has run, without a topology
     assert not made.exists()
     for program in (FREEZE, LIST):
-        subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=100, check=False)
+        subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=250, check=False)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "opsctl", "version"], capture_output=True, timeout=100, check=False
+        [sys.executable, "-P", "-m", "opsctl", "version"], capture_output=True, timeout=250, check=False
     )
     assert not made.exists(), done

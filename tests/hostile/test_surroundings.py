@@ -25,7 +25,7 @@ BOMBS |= {name: f"{TRAIN}[container]\n{text}\n" for name, text in read_table(__f
 def run_opsctl(tmp_path, *words, cwd=None, **variables):
     env = {**os.environ, "OPSCTL_ROOT": str(tmp_path / "trains"), "XDG_CONFIG_HOME": str(tmp_path), **variables}
     argv = [sys.executable, "-P", "-m", "opsctl", *words]
-    return subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.attack("settings stop, hang or inject")

@@ -40,7 +40,7 @@ def read_sources(options: Sequence[str] = ()) -> list[Source]:
     if not shutil.which("apt-get"):
         raise CannotBuild("apt-get is not installed: the roots are built from a Debian archive")
     argv = ["apt-get", *options, "indextargets", "--format", TARGET, "Created-By: Packages"]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250).stdout
     rows = [line.split("|") for line in listed.splitlines()]
     signed = re.compile(r"/\S+")
     return [
@@ -69,14 +69,14 @@ def render_sources_list(sources: Sequence[Source], *, machine: str, suite: str, 
 
 def render_apt_conf() -> str:
     """Return the settings that apt needs to reach the archive: proxies, certificates, retries."""
-    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=60).stdout
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=250).stdout
     return "".join(f"{line}\n" for line in dump.splitlines() if APT_SETTING.match(line) and not line.endswith('"";'))
 
 
 def render_pip_conf(python: str) -> tuple[str, list[Path]]:
     """Return pip.conf as pip merges it from files and environment, and the local paths that it names."""
     argv = [python, "-m", "pip", "config", "list"]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250).stdout
     settings = {key: value for key, value in PIP_SETTING.findall(listed) if key in PIP_SETTINGS}
     paths = []
     for key, value in settings.items():

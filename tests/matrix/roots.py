@@ -107,7 +107,7 @@ class Root:
     def copy_tree(self) -> None:
         """Copy the working tree: tracked files, and untracked files that git does not ignore."""
         argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
+        names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250).stdout.split("\0")
         for name in filter(None, names):
             source, target = REPOSITORY / name, self.path / WORK.lstrip("/") / name
             if source.is_symlink() or source.exists():
@@ -117,7 +117,7 @@ class Root:
     def slurm_version(self) -> str:
         """Return the version of the slurmctld package, such as 24.11.5."""
         argv = ["dpkg-query", f"--admindir={self.path}/var/lib/dpkg", "-W", "-f", "${Version}", "slurmctld"]
-        version = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+        version = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250).stdout
         return re.split(r"[-+~]", version.rpartition(":")[2])[0]
 
 

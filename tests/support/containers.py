@@ -45,7 +45,7 @@ class Podman:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, **self.env}
-        return subprocess.run(["podman", *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(["podman", *words], env=env, capture_output=True, text=True, timeout=250, check=False)
 
     def list_containers(self) -> list[str]:
         return self.run("ps", "--quiet").stdout.split()
@@ -108,7 +108,7 @@ def leave_out(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def find_libraries(binaries: list[Path]) -> set[Path]:
     """Return the shared libraries that the binaries load, as ldd finds them."""
-    done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, timeout=250, check=False)
     words = done.stdout.replace("(", " ").split()
     return {Path(word) for word in words if word.startswith("/") and ".so" in word and not word.endswith(":")}
 
@@ -119,7 +119,7 @@ def build_fake_pyxis(place: Path) -> Path:
         pytest.skip("needs root, gcc and Slurm's headers: apt-get install gcc libslurm-dev")
     source, plugin = Path(__file__).with_name("fake_pyxis.c"), place / "fake_pyxis.so"
     argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(plugin), str(source)]
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=250)
     conf = place / "plugstack.conf"
     conf.write_text(f"required {plugin}\n")
     return conf

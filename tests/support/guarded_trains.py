@@ -123,7 +123,7 @@ class GuardedTrain:
         return (self.run.path / file).read_text()
 
     def run_slurm(self, *argv: str) -> None:
-        done = self.runner.run(argv, timeout=60)
+        done = self.runner.run(argv, timeout=250)
         assert done.code == 0, done.err
 
     def clear(self) -> None:

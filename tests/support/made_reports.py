@@ -53,8 +53,8 @@ class Train:
         self.note(at, Submitting(nonce=array, tasks=tasks, after=""))
         self.note(at, Submitted(nonce=array, array=array))
 
-    def start(self, at: float, attempt: str) -> None:
-        self.note(at, AttemptStarted(attempt=attempt, nodes="node[001-002]"))
+    def start(self, at: float, attempt: str, spares: int = 0) -> None:
+        self.note(at, AttemptStarted(attempt=attempt, nodes="node[001-002]", spares=spares))
         self.attempt, self.began = attempt, at
         path = self.run.attempt(attempt).path
         path.mkdir(parents=True)

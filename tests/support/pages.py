@@ -91,6 +91,6 @@ def run_script(script: str, directory: Path, sandbox: str, *, timeout_s: float =
             check=False,
         )
     finally:
-        subprocess.run(down, env=env, cwd=directory, capture_output=True, timeout=60, check=False)
+        subprocess.run(down, env=env, cwd=directory, capture_output=True, timeout=250, check=False)
     assert completed.returncode == 0, completed.stdout
     return completed.stdout

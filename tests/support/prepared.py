@@ -42,7 +42,7 @@ class Server:
         request = {"program": program, "arguments": arguments, "env": env, "cwd": str(cwd), "log": str(log)}
         print(json.dumps(request), file=self._process.stdin, flush=True)
         while not self._waiting:
-            self.read(timeout=100)
+            self.read(timeout=250)
         return Forked(self, self._waiting.pop())
 
     def read(self, *, timeout: float) -> None:

@@ -27,7 +27,7 @@ PartitionName=p Nodes=n1
 def run_slurm(sandbox: Sandbox, *argv: str) -> str:
     """Run a Slurm command on this sandbox and return its output. The command must succeed."""
     env = {**os.environ, **sandbox.env()}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=True).stdout
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=250, check=True).stdout
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 250) -> None:

@@ -53,7 +53,7 @@ def terminal(
     size = ["-x", str(width), "-y", str(height)]
     server = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm"}
     start = ["tmux", "-S", str(pane.socket), "-f", "/dev/null", "new-session", "-d", *size, program]
-    subprocess.run(start, check=True, timeout=100, env=server)
+    subprocess.run(start, check=True, timeout=250, env=server)
     try:
         yield pane
     finally:

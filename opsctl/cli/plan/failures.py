@@ -250,7 +250,7 @@ def _list_knobs(knobs: list[calc.Knob]) -> list[str | Table]:
 
 def closed_form(setup: SimulationSetup) -> float | None:
     """Return the closed form for a train without time limit, broken nodes and flaky nodes; None for others."""
-    if math.isfinite(setup.task_h) or setup.broken or setup.lemons or not math.isfinite(setup.mtbf_h):
+    if math.isfinite(setup.task_h) or setup.broken or setup.flaky_nodes or not math.isfinite(setup.mtbf_h):
         return None
     down = setup.hangs * setup.notice_h + (0.0 if setup.guard else setup.queue_h)  # the guard keeps the nodes
     return renewal(

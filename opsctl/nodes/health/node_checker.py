@@ -54,7 +54,7 @@ class NodeChecker:
         if gpus and not site.gpus_per_node:
             site = site.model_copy(update={"gpus_per_node": gpus})
         flaky_gpus = find_flaky_gpus(
-            self.history.cards(), self.clock.now(), days=site.lemon_days, limit=site.lemon_score
+            self.history.cards(), self.clock.now(), days=site.flaky_days, limit=site.flaky_score
         )
         priors = {node: self.history.read(node) for node in snapshots}
         kinds = {node: name_kind(snapshot, self.slurm_kinds.get(node, "")) for node, snapshot in snapshots.items()}

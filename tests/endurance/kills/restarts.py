@@ -91,7 +91,7 @@ class Trial:
         return found
 
     def guards(self) -> list[psutil.Process]:
-        """The guards, without the keepers below them."""
+        """The guards, without the subreapers below them."""
         found = []
         with contextlib.suppress(psutil.Error):
             found = [process for process in self.processes() if "opsctl.start_guard" in process.cmdline()]

@@ -192,7 +192,7 @@ def test_closed_pipe_does_not_stop_the_command(tmp_path):
 def test_closed_descriptors_do_not_stop_the_command(tmp_path):
     words = (*SHIM, "--rank-logs", str(tmp_path), "--", "sh", "-c", "echo hi; exit 85")
     command = f"exec {shlex.join(words)} >&- 2>&- <&-"
-    assert subprocess.run(["sh", "-c", command], env={**os.environ, **SLURM}, timeout=100, check=False).returncode == 85
+    assert subprocess.run(["sh", "-c", command], env={**os.environ, **SLURM}, timeout=250, check=False).returncode == 85
     assert read_log(tmp_path) == b"hi\n"
 
 

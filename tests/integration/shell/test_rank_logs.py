@@ -79,7 +79,7 @@ def test_rank_starts_from_one_file(tmp_path: Path, python: str, *, has_file: boo
     words = [*start_with(python, wrapper, tmp_path / "none" if has_file else PACKAGE)]
     words[4] = HOOK + words[4]
     argv = [*words, "--logs", str(tmp_path), "--", "sh", "-c", "echo hi; exit 7"]
-    done = subprocess.run(argv, env={**os.environ, **SLURM}, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env={**os.environ, **SLURM}, capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (7, "[node002:5]: hi")
     opened = [line for line in done.stderr.splitlines() if line.startswith(str(tmp_path))]
     assert opened == [str(wrapper), f"{tmp_path}/node002-4..7.log", f"{tmp_path}/first-exit"]

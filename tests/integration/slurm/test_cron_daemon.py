@@ -71,7 +71,7 @@ def test_daemon_starts_after_a_killed_one_and_is_stopped(daemons: Daemons) -> No
     second = daemons.start("--json")
     until(lambda: getattr(read_selected(daemons.place), "pid", None) == second.pid)
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=250, check=False)
     assert json.loads(done.stdout) == {
         "driver": "daemon",
         "done": f"asked the daemon with pid {second.pid} to leave",

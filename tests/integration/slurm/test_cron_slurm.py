@@ -126,11 +126,11 @@ def test_simultaneous_starts_make_one_chain(fresh_slurm: Callable[..., Sandbox],
     (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 250\n")
     site.make_overdue("echo $$ >$HOME/hangs; exec sleep 250", "cron.hourly/a report.slurm")
     starts = [site.opsctl("cron", "start") for _ in range(2)]
-    lines = sorted(start.communicate(timeout=150)[0] for start in starts)
+    lines = sorted(start.communicate(timeout=250)[0] for start in starts)
     assert [start.returncode for start in starts] == [0, 0]
     assert [line.partition(" every")[0] for line in lines] == ["already ticks", "ticks"]
     jobs = [int(line.rpartition("next as job ")[2].split()[0]) for line in lines]
-    third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=150)[0])
+    third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=250)[0])
     assert (third["driver"], third["every"], third["was_started"]) == ("slurm", 2, True)
     assert int(third["job"]) >= max(jobs), "of one chain, in which ticks have begun meanwhile"
 
@@ -153,7 +153,7 @@ def test_simultaneous_starts_make_one_chain(fresh_slurm: Callable[..., Sandbox],
     assert all(slot.timestamp() % site.every == 0 for slot in slots)
     assert len({tick.by for tick in ticks}) == len(slots)
 
-    stop = json.loads(site.opsctl("cron", "stop", "--json").communicate(timeout=150)[0])
+    stop = json.loads(site.opsctl("cron", "stop", "--json").communicate(timeout=250)[0])
     assert stop["done"].startswith("stopped")
     assert stop["driver"] == "slurm"
     until(lambda: not site.driver.jobs())

@@ -323,7 +323,7 @@ def test_body_runs_where_the_guard_cannot_write(train: GuardedTrain) -> None:
     )
     train.run.write(train.run.wrapper, text)
     argv = ("sbatch", "--parsable", f"--output={train.run.main_log}", str(train.run.wrapper))
-    train.submitted.append(train.runner.run(argv, timeout=60).out.strip())
+    train.submitted.append(train.runner.run(argv, timeout=250).out.strip())
     train.wait()
     assert train.jobs[0].exit_code == "85:0", train.log
     assert (train.run.path / "begun").exists()

@@ -184,7 +184,7 @@ def test_train_name_of_another_user_is_refused(trains: Trains) -> None:
 
 def _scontrol(array: str) -> str:
     argv = ("scontrol", "show", "job", array)
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=250, check=True).stdout
 
 
 def test_unreachable_slurm_changes_nothing(trains: Trains, tmp_path: Path) -> None:

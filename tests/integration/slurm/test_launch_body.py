@@ -33,7 +33,7 @@ def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:
         f"--output={run.main_log}",
         str(run.body),
     )
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=trains.place)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250, cwd=trains.place)
     return done.stdout.strip()
 
 

@@ -87,14 +87,14 @@ def replace_sbatch(trains: Trains, after: str) -> dict[str, str]:
 
 def _which(name: str) -> str:
     argv = ("bash", "-c", f"command -v {name}")
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    return subprocess.run(argv, capture_output=True, text=True, timeout=250, check=True).stdout.strip()
 
 
 def test_launch_killed_during_sbatch_is_found_by_the_next(trains: Trains) -> None:
     path = trains.toml()
     env = {**os.environ, **replace_sbatch(trains, "kill -KILL $PPID")}
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "launch", str(path))
-    done = subprocess.run(argv, env=env, capture_output=True, timeout=200, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, timeout=250, check=False)
     assert done.returncode == -signal.SIGKILL
     assert trains.kinds() == [Created, Submitting]
     (array,) = trains.arrays()
@@ -159,7 +159,7 @@ def test_duplicate_late_submission_is_cancelled(trains: Trains) -> None:
         "--time=5",
         "--wrap=true",
     )
-    subprocess.run(late, check=True, capture_output=True, timeout=60, cwd=trains.place)
+    subprocess.run(late, check=True, capture_output=True, timeout=250, cwd=trains.place)
     assert len(trains.arrays()) == 2
     trains.refusal("launch", path)
     assert trains.arrays() == {first.array}
@@ -170,11 +170,11 @@ def test_array_with_changed_comment_is_not_lost(trains: Trains) -> None:
     trains.opsctl("launch", path)
     (array,) = trains.arrays()
     argv = ("scontrol", "update", f"JobId={array}", "Comment=x")
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, check=True, capture_output=True, timeout=250)
     error = trains.refusal("launch", path)
     assert isinstance(error, SlurmError)
     assert error.message == f"array {array} has this train's name and id, but its comment was changed"
-    subprocess.run(("scancel", array), check=True, timeout=60)
+    subprocess.run(("scancel", array), check=True, timeout=250)
     until(lambda: not trains.rows())
 
 
@@ -186,7 +186,7 @@ def test_reused_job_id_is_not_taken_for_the_train(fresh_slurm: Callable[..., San
         lost = json.loads(trains.opsctl("launch", path, "--json"))["array"]
         restore()
         theirs = ("sbatch", "--parsable", "--hold", "--job-name=theirs", "--wrap=true")
-        done = subprocess.run(theirs, check=True, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        done = subprocess.run(theirs, check=True, capture_output=True, text=True, timeout=250, cwd=tmp_path)
         assert done.stdout.strip() == lost, "the controller remembered the job: nothing is proved"
         assert "is not this train's any more" in trains.opsctl("status", "t")
         result = json.loads(trains.opsctl("launch", path, "--json"))

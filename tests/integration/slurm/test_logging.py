@@ -30,7 +30,7 @@ def train(tmp_path: Path, slurm: Sandbox) -> Iterator[GuardedTrain]:
 def opsctl(train: GuardedTrain, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(train.site), *words]
     env = {**os.environ, **train.sandbox.env()}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_logs_tell_what_the_guard_did_and_why(train: GuardedTrain) -> None:

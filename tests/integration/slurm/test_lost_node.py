@@ -33,7 +33,7 @@ def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
     lost = expand(nodes)[1]
     sandbox.fault(lost, FaultKind.CRASH)
     # Slurm would notice the dead node after SlurmdTimeout.
-    trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
+    trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=250)
     ends = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
     return json.loads(ends[0].read_text()), lost
 
@@ -51,7 +51,7 @@ def test_next_attempt_reports_a_crashed_node(scene: Scene) -> None:
     until((trains.place / "began").exists)
     lost = next(row.nodes for row in trains.rows() if row.nodes)
     sandbox.fault(lost, FaultKind.CRASH)
-    trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
+    trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=250)
     alerts = trains.app.site_dir.alerts / "alerts.log"
     text = until(lambda: alerts.exists() and alerts.read_text())
     assert lost in text

@@ -104,7 +104,8 @@ def test_bad_node_is_drained_with_the_evidence(
     assert node.reason.startswith("opsctl: xid: Xid 79 (the GPU has fallen off the bus) on 0000:01:00")
     rows = {row["node"]: row for row in json.loads(trains.opsctl("nodes", "--json"))}
     drained = rows["node002"]
-    assert (drained["is_ours"], drained["health"], drained["by"], drained["lemon"]) == (True, "faulty", actor(), "5")
+    assert (drained["is_ours"], drained["health"], drained["flakiness"]) == (True, "faulty", "5")
+    assert drained["by"] == actor()
     assert drained["since"]
     assert [name for name, row in rows.items() if row["is_out"]] == ["node002"]
     assert trains.opsctl("nodes", "--bad").splitlines()[1].split()[:2] == ["node002", "IDLE+DRAIN"]
@@ -140,7 +141,7 @@ def test_drain_respects_the_cap_and_nodes_drained_by_others(world: tuple[Trains,
 
 def drain_by_hand(trains: Trains, name: str, reason: str) -> None:
     argv = ("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=250)
     until(lambda: read_node(trains, name).reason == reason)
 
 
@@ -195,7 +196,7 @@ def test_down_node_is_unknown_and_left_alone(world: tuple[Trains, GpuNodes], slu
     slurm.fault("node004", FaultKind.KILL)
     try:
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
-        subprocess.run(argv, check=True, timeout=60)
+        subprocess.run(argv, check=True, timeout=250)
         fields = check_health(trains, "node004")["node004"]
         assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no route leads to the node")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
@@ -330,7 +331,7 @@ def test_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]) ->
     nodes.change_gpu("node002", failure="Yes")
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "health")
     codes = [
-        subprocess.run((*argv, nodes_argument), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
+        subprocess.run((*argv, nodes_argument), check=False, timeout=250, stdout=subprocess.DEVNULL).returncode
         for nodes_argument in ("node001", "node[001-002]")
     ]
     assert codes == [0, 1]

@@ -150,7 +150,7 @@ def test_known_hosts_knows_patterns_hashes_and_revocations(daemon: Sshd, tmp_pat
         f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
         f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n"
     )
-    subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=100, capture_output=True)
+    subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=250, capture_output=True)
     known = KnownHosts([file])
     key = {name: parse(f"x {text}")[0].key for name, text in keys.items()}
     known.check("r10i6n5", key["host"])

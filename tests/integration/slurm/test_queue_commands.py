@@ -20,7 +20,7 @@ from tests.support.trains import Trains, until
 def full(slurm: Sandbox, trains: Trains, tmp_path: Path) -> Iterator[None]:
     """A job that occupies every node, so that a train waits for nodes and its age counts."""
     argv = ("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=5", "--wrap=sleep 300", "--output=/dev/null")
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250, cwd=tmp_path)
     job_id = done.stdout.strip()
     queue = trains.app.slurm
     try:

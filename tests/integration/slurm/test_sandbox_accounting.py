@@ -69,7 +69,7 @@ def limited(places: Places, _programs: None) -> Iterator[Sandbox]:
     sandbox.fault("controller", FaultKind.RESTART)
     argv, env = ("sacctmgr", "--immediate", "--quiet"), {**os.environ, **sandbox.env()}
     text = LIMITS.format(user=sandbox.record.site.user)
-    done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, timeout=250, check=False)
     assert not re.search("error|Unknown|Nothing", done.stdout + done.stderr, re.IGNORECASE), done
     run_slurm(sandbox, "scontrol", "update", "partitionname=cpu", "qos=part")
     yield sandbox
@@ -105,7 +105,7 @@ def find_errors(facts: Facts, spec: JobSpec) -> list[str]:
 
 def sbatch(spec: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
     argv = ("sbatch", "--parsable", "--output=/dev/null", *directives(spec), *more, "--wrap=true")
-    return subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_slurm_enforces_the_limits_that_preflight_reports(trains: Trains, limited: Sandbox) -> None:

@@ -26,11 +26,8 @@ def test_daemon_on_another_address_is_named_with_both(fresh_slurm: Up) -> None:
     port = record.site.controller_port
     network = replace(record.site.network, address="127.0.0.2")
     moved = replace(record, site=replace(record.site, network=network))
-    clock = SystemClock()
-    begun = clock.monotonic()
     with pytest.raises(SandboxError, match=rf"slurmctld listens on 127\.0\.0\.1:{port}, not on 127\.0\.0\.2"):
-        wait_listening(moved, clock, CONTROLLER, port)
-    assert clock.monotonic() - begun < 55, "it does not wait for its limit, a minute"
+        wait_listening(moved, SystemClock(), CONTROLLER, port)  # at its limit it would say that nothing listens
 
 
 def test_taken_port_is_named_with_its_process(fresh_slurm: Up) -> None:
@@ -99,7 +96,7 @@ def run_doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     return done.returncode, next(line for line in json.loads(done.stdout) if line["check"] == "sandbox start")

@@ -54,7 +54,7 @@ def start(unshare: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, o
             env=env,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=250,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -215,7 +215,7 @@ def test_sandbox_of_run_without_namespaces_is_private(
         env={**os.environ, "PATH": f"{unshare.parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert as_root.stdout.split() == ["700", "AuthType=auth/munge"], as_root.stderr

@@ -45,7 +45,7 @@ def test_answers_of_one_step_are_exact_and_of_each_node(shell: InJob, caplog: py
     caplog.set_level("DEBUG")
     end = "printf 'end of %s' $SLURMD_NODENAME; echo oops >&2; exit ${SLURMD_NODENAME#node00}"
     script = f"cat; echo {'x' * 5000}; {end}"
-    answers = Fanout(shells=[shell]).run(NODES, ("sh", "-c", script), timeout=200, stdin="asked\n")
+    answers = Fanout(shells=[shell]).run(NODES, ("sh", "-c", script), timeout=250, stdin="asked\n")
     assert [(answer.node, answer.code, answer.err, answer.by, answer.out) for answer in answers.values()] == [
         (node, number, "oops\n", "srun", f"asked\n{'x' * 5000}\nend of {node}") for number, node in enumerate(NODES, 1)
     ]
@@ -66,7 +66,7 @@ def test_node_where_the_command_fails_is_unknown_alone(shell: InJob, fault: str,
 @pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.STOP])
 def test_lost_node_ends_the_command_on_no_other_node(sandbox: Sandbox, shell: InJob, kind: FaultKind) -> None:
     sandbox.fault("node004", kind)
-    answers = shell.run_all(NODES, ("sh", "-c", "sleep 12; echo well"), timeout=200)
+    answers = shell.run_all(NODES, ("sh", "-c", "sleep 12; echo well"), timeout=250)
     assert {node for node, answer in answers.items() if answer.out == "well\n"} == OTHERS
     assert (answers["node004"].code, answers["node004"].may_have_run) == (None, False), "another route may be tried"
 
@@ -90,7 +90,7 @@ def test_node_check_keeps_what_it_found(sandbox: Sandbox, shell: InJob, tmp_path
 def test_idle_nodes_share_one_job(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     shell = ShortJob(runner=SystemRunner(env=sandbox.env()), idle=NODES, wait_s=30)
-    answers = shell.run_all(NODES, ("printenv", "SLURMD_NODENAME"), timeout=100)
+    answers = shell.run_all(NODES, ("printenv", "SLURMD_NODENAME"), timeout=250)
     assert [(answer.code, answer.out.strip(), answer.by) for answer in answers.values()] == [
         (0, node, "job") for node in NODES
     ]

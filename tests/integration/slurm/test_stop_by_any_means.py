@@ -127,7 +127,7 @@ def test_save_switch_of_an_ended_train_is_refused(trains: Trains) -> None:
 def test_signal_reaches_a_trainer_before_the_time_limit(trains: Trains) -> None:
     place = start(trains, LISTENER.format(signal="TERM"), "stop_after_seconds = 0\nstop_signal = 'TERM'")
     [job] = [job for job in trains.rows() if job.state.is_active]
-    trains.app.runner.run(("scancel", "--batch", "--signal=USR1", job.full_id), timeout=60)
+    trains.app.runner.run(("scancel", "--batch", "--signal=USR1", job.full_id), timeout=250)
     until((place / "saved").exists)
     assert (
         json.loads(until(lambda: list(trains.run().path.glob("attempts/*/end.json")))[0].read_text())["outcome"]
@@ -148,7 +148,7 @@ def test_trainer_that_ignores_a_time_limit_is_not_signalled(trains: Trains) -> N
 def test_trainer_that_a_person_signals_is_not_finished(trains: Trains) -> None:
     start(trains, LISTENER.format(signal="TERM"), "")
     [job] = [job for job in trains.rows() if job.state.is_active]
-    trains.app.runner.run(("scancel", "--signal=TERM", f"{job.id}.0"), timeout=60)
+    trains.app.runner.run(("scancel", "--signal=TERM", f"{job.id}.0"), timeout=250)
     [path] = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
     ended = json.loads(path.read_text())
     assert ended["outcome"] in {"exited", "stopped"}, path.read_text() + trains.run().main_log.read_text()

@@ -119,7 +119,7 @@ def test_stacks_are_read_through_the_job_or_by_ssh(trains, tmp_path):
 
 def test_srun_with_an_unknown_option_has_begun_nothing(trains):
     """The srun of a Slurm before 20.11 does not know --overlap."""
-    done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=60)
+    done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=250)
     assert NOT_STARTED.search(done.err), done.err
 
 

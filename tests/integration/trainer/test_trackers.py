@@ -52,7 +52,7 @@ def start(run: RunDir, code: str, *words: str) -> str:
     variables = tracker_variables(run, Journal(run, SystemClock()).events(), {})
     env = {**os.environ, **contract, **variables, "PYTHONPATH": ":".join(filter(None, paths)), "WANDB_SILENT": "true"}
     argv = [sys.executable, "-c", code, *words]
-    done = subprocess.run(argv, env=env, cwd=run.path, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(argv, env=env, cwd=run.path, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

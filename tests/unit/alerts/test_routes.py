@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition, Thread
-from opsctl.alerts.routes import find_destinations, find_fallback, select_channels
+from opsctl.alerts.routes import find_destinations, find_fallback
 from opsctl.base.findings import Severity, Transition
 from opsctl.settings.alerts import AlertSettings
-from opsctl.state.site_dir import SiteDir
 from tests.support.cases import read_cases
-from tests.unit.alerts.conftest import finding
+from tests.unit.alerts.conftest import World, finding
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 TWO = {"mail": {"kind": "file", "path": "a"}, "team": {"kind": "file", "path": "b"}}
@@ -36,8 +35,8 @@ def test_default_route_is_every_channel():
 
 
 def test_default_channel_is_a_file_of_the_site(tmp_path):
-    [(name, table)] = select_channels(AlertSettings(), SiteDir(tmp_path)).items()
-    assert (name, table.path) == ("log", f"{tmp_path}/alerts/alerts.log")
+    [(name, table)] = World(tmp_path).alerting.channels.items()
+    assert (name, table.path) == ("log", f"{tmp_path}/site/alerts/alerts.log")
 
 
 def test_critical_route_takes_no_warnings():

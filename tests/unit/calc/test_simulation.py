@@ -42,7 +42,7 @@ ROUGH = replace(
     task_h=20,
     hangs=0.2,
     broken=0.05,
-    lemons=20,
+    flaky_nodes=20,
     spares=20,
     guard=False,
 )
@@ -143,7 +143,7 @@ def test_range_excludes_a_tenth_on_either_side() -> None:
 
 
 def test_guard_removes_flaky_nodes() -> None:
-    setup = replace(PLAIN, nodes=200, lemons=5, lemon_factor=100, spares=20)
+    setup = replace(PLAIN, nodes=200, flaky_nodes=5, flaky_factor=100, spares=20)
     guarded, without = (summary(run(replace(setup, guard=guard), 10)) for guard in (True, False))
     assert guarded.removed == 5
     assert without.removed == 0
@@ -199,7 +199,7 @@ SETUPS = st.builds(
     hangs=st.floats(0, 1),
     notice_h=st.floats(0, 2),
     broken=st.floats(0, 1),
-    lemons=st.integers(0, 20),
+    flaky_nodes=st.integers(0, 20),
     spares=st.integers(0, 50),
     repair_days=st.floats(0, 10),
     person_h=st.floats(0, 48),
@@ -231,9 +231,9 @@ def test_mean_lies_within_the_range() -> None:
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        SimulationSetup(nodes=10, lemons=20, hangs=2, task_h=0.05)
+        SimulationSetup(nodes=10, flaky_nodes=20, hangs=2, task_h=0.05)
     assert caught.value.message == (
-        "simulation: 3 problems\n  hangs is 2, needs to be between 0 and 1\n  20 lemons among 10 nodes\n"
+        "simulation: 3 problems\n  hangs is 2, needs to be between 0 and 1\n  20 flaky nodes among 10 nodes\n"
         "  a task of 0.05 h ends before a start-up and a save do"
     )
 

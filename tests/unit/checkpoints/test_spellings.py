@@ -125,7 +125,7 @@ def test_yaml_is_imported_for_yaml_only() -> None:
         "p = Path('/'); find_in_command(TrainCommand(words=['train.py'], environment={}, directory=p, checkpoints=p))\n"
         "sys.exit('yaml' in sys.modules)\n"
     )
-    assert SystemRunner().run((sys.executable, "-P", "-c", code), timeout=60).code == 0
+    assert SystemRunner().run((sys.executable, "-P", "-c", code), timeout=250).code == 0
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "paths_of_a_container_are_found_outside"))

@@ -170,7 +170,7 @@ def test_completion_script_calls_opsctl(shell):
 def test_completion_script_is_valid_bash():
     assert (
         subprocess.run(
-            ["bash", "-n"], input=opsctl("completion", "bash"), text=True, timeout=100, check=False
+            ["bash", "-n"], input=opsctl("completion", "bash"), text=True, timeout=250, check=False
         ).returncode
         == 0
     )

@@ -42,7 +42,7 @@ class Remote:
     def opsctl(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-P", "-m", "opsctl", *words]
         return subprocess.run(
-            argv, capture_output=True, text=True, env={**self.env, **env}, timeout=100, check=False, cwd=ROOT
+            argv, capture_output=True, text=True, env={**self.env, **env}, timeout=250, check=False, cwd=ROOT
         )
 
 
@@ -76,7 +76,7 @@ def remote() -> Iterator[Remote]:
             yield Remote(place, {**os.environ, **names, "NO_COLOR": ""})
             for socket in (place / "run").iterdir():
                 close = [ssh, "-F", str(daemon.config), "-o", f"ControlPath={socket}", "-O", "exit", "login1"]
-                subprocess.run(close, capture_output=True, timeout=100, check=False)
+                subprocess.run(close, capture_output=True, timeout=250, check=False)
 
 
 def _forget(daemon: Sshd, node: str) -> None:

@@ -111,7 +111,7 @@ def make_train(place: Path) -> Train:
 
 def test_tail_ends_with_the_last_line(tmp_path: Path) -> None:
     excerpt = read_log_tail(make_train(tmp_path).run)
-    assert excerpt.lines[-1].speaker == "node001:3"
+    assert excerpt.lines[-1].origin == "node001:3"
     assert "iteration       20/" in excerpt.lines[-1].text
 
 

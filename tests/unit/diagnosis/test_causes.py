@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.causes import UNEXPLAINED, Weight, causes, classify
+from opsctl.diagnosis.line_origin import split
 from opsctl.diagnosis.scan_logs import select_lines
-from opsctl.diagnosis.speakers import split
 from tests.support.cases import read_table
 
 LINES = Path(__file__).parents[2] / "corpus" / "diagnosis" / "lines"

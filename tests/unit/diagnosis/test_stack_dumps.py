@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.cli.stacks import stacks as stacks_command
+from opsctl.diagnosis.line_origin import LineOrigin
 from opsctl.diagnosis.py_spy import dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers
-from opsctl.diagnosis.speakers import Speaker
 from opsctl.diagnosis.stack_dumps import NO_STACK, PTRACE, REFUSED, parse, render_stacks
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout, Local
@@ -82,7 +82,7 @@ def test_native_stack_names_the_python_function() -> None:
         "    cuStreamSynchronize (libcuda.so.1:0)\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n"
         "    train (megatron/training.py:915)\n"
     )
-    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [
+    assert render_stacks(parse(text.encode(), LineOrigin(node="n1", rank=3))) == [
         "1 rank (node n1: 3) in all_reduce at training.py:915"
     ]
 
@@ -90,7 +90,7 @@ def test_native_stack_names_the_python_function() -> None:
 def test_later_dump_of_a_rank_counts() -> None:
     text = 'at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n'
     text += 'at 2.0\nThread 0x1 (most recent call first):\n  File "b.py", line 2 in g\n'
-    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3)), ranks=2) == [
+    assert render_stacks(parse(text.encode(), LineOrigin(node="n1", rank=3)), ranks=2) == [
         "1 of 2 ranks did not answer",
         "1 rank (node n1: 3) in g at b.py:2",
     ]
@@ -126,7 +126,7 @@ def test_refused_ranks_come_last_with_a_hint() -> None:
 
 def test_permission_error_in_a_rank_log_is_no_refusal() -> None:
     text = "at 1.0\nPermission denied\nThread 0x1 (most recent call first):\n"
-    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NO_STACK}"]
+    assert render_stacks(parse(text.encode(), LineOrigin(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NO_STACK}"]
 
 
 @pytest.mark.parametrize(*read_cases(__file__, "node_without_stacks_has_a_reason"))

@@ -19,7 +19,7 @@ def test_only_processes_of_the_attempt_of_this_train_are_ended(tmp_path: Path) -
     try:
         argv = (sys.executable, "-P", "-m", "opsctl.guard.leftovers", str(run), "1_1.0", "20")
         env = {**os.environ, "SLURMD_NODENAME": "node007"}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=True)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=250, check=True)
         assert done.stdout == "node007\n"
         assert left.wait(20) == -9
         assert (next_start.poll(), other_train.poll()) == (None, None)

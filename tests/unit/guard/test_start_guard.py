@@ -19,7 +19,7 @@ START = "import sys; from opsctl import start_guard\n"
 def run_python(code: str, *argv: str, site: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", **({"OPSCTL_SITE": str(site)} if site else {})}
     words = [sys.executable, "-P", "-c", START + code, *argv]
-    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.fixture

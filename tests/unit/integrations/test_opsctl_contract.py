@@ -171,7 +171,7 @@ def test_file_needs_the_standard_library_only() -> None:
 
 def test_import_loads_no_library() -> None:
     code = "import opsctl.integrations, opsctl.integrations.opsctl_contract, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250)
     assert not {"torch", "transformers", "lightning", "pydantic", "click"} & set(done.stdout.split())
 
 

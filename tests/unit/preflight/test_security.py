@@ -146,7 +146,7 @@ class TestForeignOwners:
             env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": ":".join(filter(None, sys.path))}
             done = subprocess.run(
                 argv, env=env, cwd="/", user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True,
-                timeout=100, check=False,
+                timeout=250, check=False,
             )  # fmt: skip
             rows = json.loads(done.stdout)
         finally:

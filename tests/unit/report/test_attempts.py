@@ -61,6 +61,16 @@ def test_report_counts_what_restarts_in_place_have_saved(tmp_path: Path) -> None
     assert text.startswith("1, 1 with a spare node, 10s between")
 
 
+def test_report_counts_the_hours_of_idle_spare_nodes(tmp_path: Path) -> None:
+    train = Train(tmp_path)
+    train.submit(0)
+    train.start(0, "7_1.0", spares=2)
+    train.end(1800, Outcome.CRASHED)
+    train.start(1800, "7_1.1", spares=1)
+    train.end(3600, Outcome.CRASHED)
+    assert dict(facts(train.report(7200)))["idle spare nodes"] == "1.5 node-hours at most"
+
+
 def test_later_job_with_same_id_is_another_attempt() -> None:
     (attempt,) = add_jobs([AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0)], [job("7_1", 9000, 9500)])
     assert attempt.end is None

@@ -10,7 +10,7 @@ from opsctl.base.errors import ConfigError
 from opsctl.host.system import SystemClock, state_home
 from opsctl.nodes.remote.ssh import KnownHosts, Ssh
 from opsctl.settings.alerts import EscalationTable, RouteTable
-from opsctl.settings.health import RemoteSettings
+from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse
 from opsctl.settings.watch import CheckTable
 from tests.support.cases import read_cases
@@ -95,7 +95,9 @@ def test_all_tables_of_a_site_are_checked_together():
     ]
 
 
-def test_severity_is_read_under_its_old_name():
+def test_old_names_of_keys_are_read():
+    old_keys = {"lemon_score": 3, "lemon_days": "2d"}
+    assert parse(HealthSettings, old_keys, "") == HealthSettings(flaky_score=3, flaky_days=2)
     old = {"channels": ["m"], "level": "critical"}
     check = {"name": "c", "kind": "log", "file": "f", "pattern": "x", "level": "critical"}
     tables = [(RouteTable, old), (EscalationTable, {**old, "after_minutes": 1}), (CheckTable, check)]

@@ -14,7 +14,7 @@ def run_packed(node: str, task: int, script: str, path: str = os.environ["PATH"]
     """Return stdout and stderr of a node's command, as srun --label prints them."""
     argv = ("/bin/sh", "-c", PACK_SCRIPT.read_text(), "sh", "asked\n", "/bin/sh", "-c", script)
     env = {"SLURMD_NODENAME": node, "PATH": path}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=250, check=True)
     out, err = ([f"{task:2}: {line}\n" for line in text.splitlines()] for text in (done.stdout, done.stderr))
     return "".join(out), "".join(err)
 

@@ -48,7 +48,7 @@ def run_module(*arguments: str, path: Path | None = None, **env: str) -> subproc
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         check=False,
     )
 

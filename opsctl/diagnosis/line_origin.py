@@ -19,7 +19,7 @@ _NODE_LOG = re.compile(r".*-\d+(?:_\d+)?-(?P<node>[^-].*)\.(?:out|err|log|txt)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speaker:
+class LineOrigin:
     """The rank that wrote a line. Unknown fields are empty."""
 
     node: str = ""
@@ -32,16 +32,16 @@ class Speaker:
         return bool(self.node) or self.rank is not None
 
 
-UNKNOWN_SPEAKER = Speaker()
+UNKNOWN_ORIGIN = LineOrigin()
 
 
-def speaker_of_file(name: str) -> Speaker:
+def origin_of_file(name: str) -> LineOrigin:
     """Parse a log's file name: RANKS_LOG (opsctl's) or `%x-%j-%N.out` (one log a node)."""
     name = name[:MAX_NAME_CHARS]
     if match := RANKS_LOG.fullmatch(name):
-        return Speaker(node=match["node"], rank=None if match["last"] else int(match["first"]))
+        return LineOrigin(node=match["node"], rank=None if match["last"] else int(match["first"]))
     match = _NODE_LOG.fullmatch(name)
-    return Speaker(node=match["node"]) if match else UNKNOWN_SPEAKER
+    return LineOrigin(node=match["node"]) if match else UNKNOWN_ORIGIN
 
 
 def ranks_of_file(name: str) -> range:
@@ -54,32 +54,32 @@ def find_homes(logs: Path) -> dict[int, str]:
     """Return the node by rank, from the file names of the ranks' logs."""
     homes: dict[int, str] = {}
     for path in logs.glob("*.log"):
-        homes |= dict.fromkeys(ranks_of_file(path.name), speaker_of_file(path.name).node)
+        homes |= dict.fromkeys(ranks_of_file(path.name), origin_of_file(path.name).node)
     return homes
 
 
-def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes]:
-    """Return the speaker of a line, and the line without the launcher's prefix. `known` facts take precedence."""
+def split(line: bytes, known: LineOrigin = UNKNOWN_ORIGIN) -> tuple[LineOrigin, bytes]:
+    """Return the origin of a line, and the line without the launcher's prefix. `known` facts take precedence."""
     if b"\x1b" in line or not line.isascii():
         line = _INVISIBLE.sub(b"", line)
-    speaker, text = _split_launcher(read_line(line), known)
+    origin, text = _split_launcher(read_line(line), known)
     if other := _PREFIXES["other"].match(text):
         text = text[other.end() :]
     prefix = _PREFIXES["torch_prefix"].match(text)
     if prefix:
         text = text[prefix.end() :]
-    if speaker.rank is None and (torch := prefix or _PREFIXES["torch"].search(text, 0, 300)):
-        speaker = replace(speaker, rank=int(next(filter(None, torch.groups()))))
+    if origin.rank is None and (torch := prefix or _PREFIXES["torch"].search(text, 0, 300)):
+        origin = replace(origin, rank=int(next(filter(None, torch.groups()))))
     if nccl := _PREFIXES["nccl"].search(text, 0, 300):
-        speaker = replace(speaker, node=speaker.node or nccl[1].decode(errors="replace"), gpu=nccl[2].decode())
-    return speaker, text
+        origin = replace(origin, node=origin.node or nccl[1].decode(errors="replace"), gpu=nccl[2].decode())
+    return origin, text
 
 
-def _split_launcher(log_line: LogLine, known: Speaker) -> tuple[Speaker, bytes]:
-    """Return the speaker that the prefix of opsctl or of a launcher names, and the rest of the line."""
+def _split_launcher(log_line: LogLine, known: LineOrigin) -> tuple[LineOrigin, bytes]:
+    """Return the origin that the prefix of opsctl or of a launcher names, and the rest of the line."""
     text = log_line.text
     if log_line.rank is not None and log_line.node:
-        return Speaker(node=log_line.node, rank=log_line.rank), text
+        return LineOrigin(node=log_line.node, rank=log_line.rank), text
     if local := _PREFIXES["local"].match(text):
         return replace(known, gpu=local[1].decode()), text[local.end() :]
     numbers = (_PREFIXES[launcher].match(text) for launcher in ("srun", "mpirun", "determined", "pals"))
