@@ -5,6 +5,8 @@ python benchmarks/plan.py --rows         the tuning half, by row
 python benchmarks/plan.py --half test    the test half, by table; its rows are never printed; held-out: the same
 python benchmarks/plan.py --half tuning-2   the tuning half of the second collection
 python benchmarks/plan.py --bars         the error bars of the tuning half
+python benchmarks/plan.py --kinds        the judging halves together, by kind
+python benchmarks/plan.py --totals       GPU-hours of whole runs, published and planned
 python benchmarks/plan.py --fit          fits the figures of step_time.toml to the tuning half
 """
 
@@ -14,7 +16,7 @@ import argparse
 import copy
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import correlation, median
@@ -27,8 +29,9 @@ from opsctl.calc.gpu_memory import fullest
 from opsctl.calc.step_time import Efficiencies
 from tests.support import prequel
 from tests.support.published_rows import PublishedRow, predict_s, read_rows
+from tests.support.published_totals import read_totals
 
-SECOND_HALVES = ("tuning-2", "held-out", "tuning-3", "held-out-3")
+SECOND_HALVES = ("tuning-2", "held-out", "tuning-3", "held-out-3", "tuning-4", "held-out-4")
 """Of the later collections: to find faults, and to judge once."""
 MOST_EFFICIENT = 0.92
 """No share of a peak is fitted above."""
@@ -169,6 +172,51 @@ def print_tables(rows: Sequence[PublishedRow]) -> None:
     print_reliability(rows)
 
 
+KINDS: dict[str, Callable[[PublishedRow], bool]] = {
+    "all": lambda _: True,
+    "FSDP and ZeRO-3": lambda row: row.topology.zero == 3,
+    "one node": lambda row: row.cluster.nodes == 1,
+    "sequences of 16k and more": lambda row: row.shape.sequence >= 16384,
+    "fp8 and fp4": lambda row: row.topology.precision in ("fp8", "fp4"),
+    "PyTorch's single operations": lambda row: row.topology.kernels == "eager",
+    "pipeline": lambda row: row.topology.pp > 1,
+    "pipeline with micro batches of 1": lambda row: row.topology.pp > 1 and row.topology.micro_batch == 1,
+    "256 GPUs and more": lambda row: row.cluster.gpus >= 256,
+    "mixture of experts": lambda row: row.shape.experts > 0,
+    "tensor parallelism across nodes": lambda row: row.topology.tp > row.cluster.domain,
+    "ranks that share a sequence": lambda row: row.topology.cp > 1,
+    "stored attention matrix": lambda row: row.topology.attention == "unfused",
+    "PCIe": lambda row: row.cluster.gpu.link_gb_s <= PCIE_GB_S,
+    "V100": lambda row: row.cluster.gpu.generation == "volta",
+    "Blackwell": lambda row: row.cluster.gpu.generation == "blackwell",
+    "AMD": lambda row: row.cluster.gpu.generation == "cdna",
+}
+PCIE_GB_S = 64
+
+
+def print_kinds() -> None:
+    """Print the judging halves by kind; a row can belong to several kinds."""
+    judging = [row for row in read_rows() if not row.half.startswith("tuning")]
+    print("| kind | rows | with a time | median error | 9 of 10 within | ran out | of these below 50 % | ", end="")
+    print("rows that ran below 50 % |\n|---|---|---|---|---|---|---|---|")
+    for kind, belongs in KINDS.items():
+        rows = [row for row in judging if belongs(row)]
+        if rows:
+            timed, scored = sum(row.seconds is not None for row in rows), score(rows)
+            short, ran = ([row for row in rows if row.ran is has_run] for has_run in (False, True))
+            wrong = [sum(not fits(row) for row in part) for part in (short, ran)]
+            error = f"{scored.median:.1%} | {scored.p90:.1%}" if timed else " | "
+            print(f"| {kind} | {len(rows)} | {timed} | {error} | {len(short)} | {wrong[0]} | {wrong[1]} |")
+
+
+def print_totals() -> None:
+    print("| run | half | GPUs assumed | published GPU-hours | planned | ratio |\n|---|---|---|---|---|---|")
+    for total in read_totals():
+        row = total.row
+        hours = f"{row['gpu_hours']:,} | {total.planned_gpu_hours:,.0f} | {total.ratio:.2f}"
+        print(f"| {row['name']} ({row['source']}) | {row['half']} | {row['gpus']:,} {row['gpu']} | {hours} |")
+
+
 def print_rows(rows: Sequence[PublishedRow]) -> None:
     for row in rows:
         parts = step_time.predict(row.shape, row.topology, row.cluster, batch=row.batch)
@@ -276,6 +324,8 @@ def main() -> None:
     parser.add_argument("--half", choices=("tuning", "test", *SECOND_HALVES), default="tuning")
     parser.add_argument("--bars", action="store_true")
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--kinds", action="store_true")
+    parser.add_argument("--totals", action="store_true")
     parser.add_argument("--fit", nargs="*", metavar="FIGURE", help="all figures, or those named")
     arguments = parser.parse_args()
     rows = [row for row in read_rows() if row.half == arguments.half]
@@ -284,9 +334,13 @@ def main() -> None:
     if arguments.fit is not None and arguments.half == "tuning":
         for table, name in fitted_figures(fit([row for row in rows if row.seconds], arguments.fit), arguments.fit):
             print(f"{name} = {table[name]:.2g}")
+    elif arguments.kinds:
+        print_kinds()
+    elif arguments.totals:
+        print_totals()
     elif arguments.bars and arguments.half == "tuning":
         print_bars(rows)
-    elif arguments.rows and arguments.half in ("tuning", "tuning-2", "tuning-3"):
+    elif arguments.rows and arguments.half.startswith("tuning"):
         print_rows(rows)
     else:
         print_tables(rows)

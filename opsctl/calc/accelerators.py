@@ -22,8 +22,6 @@ class Accelerator:
     memory_tb_s: float
     link_gb_s: float
     """To the other accelerators of the domain, in one direction."""
-    processors: int
-    """Streaming multiprocessors or compute units, for wave quantisation."""
     fp8_tflops: float = 0.0
     """0 without fp8."""
     network_gb_s: float = 25.0
@@ -90,9 +88,9 @@ def _read_figures(text: str) -> Accelerator:
     missing = [name for name in ("tflops", "memory_gb", "memory_tb_s", "link_gb_s") if name not in figures]
     try:
         numbers: dict[str, Any] = {name: float(value) for name, value in figures.items()}
-        numbers |= {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
+        numbers |= {"domain": int(numbers["domain"])} if "domain" in numbers else {}
         if not missing and all(0 < number < 1e9 for number in numbers.values()):
-            return Accelerator(name="own", generation=_known_generation(generation), **{"processors": 132, **numbers})
+            return Accelerator(name="own", generation=_known_generation(generation), **numbers)
     except (TypeError, ValueError):
         pass
     reason = f"{', '.join(missing)} not given" if missing else "a figure is not known or no number above 0"

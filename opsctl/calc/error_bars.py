@@ -20,11 +20,12 @@ class ErrorBar:
 
 MEMORY_LIMITS: dict[str, dict[str, float]] = _BARS["fits"]
 """By kind of trainer: where an estimate fits in half of the cases, and how wide the estimates spread."""
-MEMORY_BAR = ErrorBar(**_BARS["memory"])
 TOTAL_BAR = ErrorBar(**_BARS["totals"])
 """Of the days and GPU-hours of a whole run that no measured step has calibrated."""
 CALIBRATED_BAR = ErrorBar(**_BARS["calibrated"])
 """Once one measured step of the same model has calibrated the predictions."""
+OTHER_BAR = ErrorBar(**_BARS["other"])
+"""Once a measured step of another model on the same GPUs and trainer has."""
 
 
 def step_bar(shape: ModelShape, gpu: Accelerator, topology: Topology) -> ErrorBar:

@@ -93,11 +93,6 @@ class ModelShape:
     def expert_layers(self) -> int:
         return self.layers - self.dense_layers if self.experts else 0
 
-    @property
-    def ratio(self) -> float:
-        """Width over depth: 150-200 is usual beyond 100B (prequel of tr11, "Size")."""
-        return self.hidden / self.layers
-
 
 def _find_contradictions(shape: ModelShape) -> Iterator[str]:
     if shape.head_columns is None and shape.hidden % shape.heads:
@@ -131,14 +126,6 @@ def active_parameters(shape: ModelShape) -> int:
     """Return the parameters that one token uses: all, without the routed experts that the token is not sent to."""
     idle = shape.experts - shape.active_experts
     return parameters(shape) - shape.expert_layers * idle * shape.matrices * shape.hidden * shape.width
-
-
-def approximate_parameters(shape: ModelShape) -> int:
-    """Return the parameters without the final layer norm.
-
-    For a GPT: l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2).
-    """
-    return parameters(shape) - (1 + shape.biases) * shape.hidden - 2 * shape.hidden * shape.embedding_norm
 
 
 def block_parameters(shape: ModelShape) -> int:

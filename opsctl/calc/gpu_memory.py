@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Protocol
 
 from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
-from opsctl.calc.error_bars import MEMORY_LIMITS
+from opsctl.calc.error_bars import MEMORY_LIMITS, ErrorBar
 from opsctl.calc.gpt_size import (
     ModelShape,
     common_parameters,
@@ -23,8 +24,10 @@ OVERHEAD_RATIO = 0.2
 """Memory in buckets and fragments, over memory requested. Fitted to the prequel, a trainer without overlap."""
 FLAT_OVERHEAD_RATIO = 0.03
 """The same of FSDP and of Megatron-Core with overlap, which keep gradients and optimizer in flat buffers."""
-
-
+RECOMPUTED_BYTES = {"operations": 0.65}
+"""Share of a layer's bytes that recomputation frees, if not that of the time it costs: cheap outputs are made again."""
+LOGITS_BYTES = {False: {False: 6, True: 16}, True: {False: 4, True: 6}}
+"""Bytes of a logit: by whether everything is in 16 bits, then by whether the loss is PyTorch's."""
 LIKELY = 0.7
 """A layout that fits with a smaller probability is proposed only without a better one, and reported by preflight."""
 
@@ -49,17 +52,28 @@ SHARDED_FP32 = PRECISIONS.pop("sharded-fp32")
 class StageMemory(StageFootprint):
     """Memory of one rank of a stage of any trainer."""
 
-    kind: str = "buckets"
+    kind: str = "flat"
     """Of the trainer, as to how well its memory is known: a key of MEMORY_LIMITS."""
 
     @property
     def gib(self) -> float:
         return self.total / GIB
 
+    @property
+    def _needed(self) -> NormalDist:
+        """Of the logarithm of the memory, in GiB, that a GPU needs."""
+        limit = MEMORY_LIMITS[self.kind]
+        return NormalDist(math.log(self.gib / limit["at"]), limit["spread"])
+
     def fit_probability(self, memory_gb: float) -> float:
         """Return the probability that a GPU of `memory_gb` has this memory: the one verdict of plan and preflight."""
-        limit = MEMORY_LIMITS[self.kind]
-        return math.erfc(math.log(self.gib / memory_gb / limit["at"]) / limit["spread"] / math.sqrt(2)) / 2
+        return self._needed.cdf(math.log(memory_gb))
+
+    @property
+    def bar(self) -> ErrorBar:
+        """Factors on the estimate: of the memories with which it fits with 10 % and with 90 %."""
+        low, high = (math.exp(self._needed.inv_cdf(share)) / self.gib for share in (0.1, 0.9))
+        return ErrorBar(low=low, high=high)
 
     def fits(self, memory_gb: float, least: float = 0.5) -> bool:
         return self.fit_probability(memory_gb) >= least
@@ -118,7 +132,8 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
     freed = output if is_flat else 0.0
     activations = activation_bytes(shape, topology, layers=layers, in_flight=stored, freed=freed)
     gathered = gathered_bytes(shape, topology)
-    kind = "sharded" if topology.zero >= 3 else "buckets"
+    if topology.accumulates_whole and topology.zero >= 3 and topology.micro_batches(batch) > 1:
+        gathered += 4 * (count.common + count.routed)
     stepping = weights if topology.kernels == "eager" else 0.0  # PyTorch's Adam in a list of tensors, foreach
     activations = max(activations, stepping - output - gathered)
     requested = weights + gradients + optimizer + activations + output + gathered
@@ -132,9 +147,18 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
         activations=activations,
         output=output,
         gathered=gathered,
-        kind="eager" if topology.kernels == "eager" else kind,
+        kind=_kind(topology),
         overhead=requested * (FLAT_OVERHEAD_RATIO if is_flat else OVERHEAD_RATIO),
     )
+
+
+def _kind(topology: Topology) -> str:
+    """Return the trainer's kind, as to how well its memory is known."""
+    if topology.kernels == "eager":
+        return "eager"
+    if topology.zero >= 3:
+        return "sharded"
+    return "stored" if topology.attention == "unfused" else "flat"
 
 
 def in_flight(topology: Topology, stage: int, batch: int) -> float:
@@ -173,7 +197,7 @@ def states_bytes(topology: Topology, *, of_experts: bool = False) -> tuple[float
         kind = SHARDED_FP32
     ranks = max(1.0, topology.shards / (topology.ep if of_experts else 1))
     weights = kind.weights / (ranks if zero >= 3 else 1)
-    gradients = kind.gradients / (ranks if zero >= 2 else 1)
+    gradients = (2 if topology.gradients_16 else kind.gradients) / (ranks if zero >= 2 else 1)
     gradients = 0 if topology.offload and zero >= 2 else gradients  # which ZeRO-Offload keeps on the host
     on_gpu = 0 if topology.offload else kind.optimizer + kind.partition
     optimizer = on_gpu / (ranks if zero >= 1 else 1)
@@ -203,7 +227,7 @@ def activation_bytes(
     """
     whole = layer_activation_bytes(shape, topology)
     entry = 2 * topology.tokens(shape.sequence) * shape.hidden / topology.norm_split
-    share = RECOMPUTATIONS[topology.recompute]
+    share = RECOMPUTED_BYTES.get(topology.recompute, RECOMPUTATIONS[topology.recompute])
     stored = whole
     if topology.recompute == "selective":
         matrix = stored_bytes(shape, topology, with_experts=False).matrix / topology.tp
@@ -225,11 +249,13 @@ def gathered_bytes(shape: ModelShape, topology: Topology) -> float:
 
 
 def logits_bytes(shape: ModelShape, topology: Topology) -> float:
-    """Return the bytes of the logits: in 16 bits, and for the loss in 32 bits, if anything is.
+    """Return the bytes of the logits and of what the loss makes of them, in 16 bits, and in 32 bits if anything is.
 
-    Megatron's loss puts the gradients in their place (tensor_parallel/cross_entropy.py); PyTorch's does not.
+    Megatron's loss puts the gradients in their place (tensor_parallel/cross_entropy.py). PyTorch's keeps the logits,
+    their copy in 32 bits, its logarithm of the softmax and the gradients of both.
     """
-    size = 4 if topology.precision == "bf16-pure" else 6
-    if topology.zero >= 3:
-        size += size - 2
+    is_pure, is_plain = topology.precision == "bf16-pure", topology.kernels == "eager" or topology.zero >= 3
+    size = LOGITS_BYTES[is_pure][is_plain]
+    if topology.fused_loss:
+        size = 2 * 2
     return topology.tokens(shape.sequence) * shape.vocabulary / topology.tp * size

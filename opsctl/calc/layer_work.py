@@ -126,20 +126,12 @@ def stored_bytes(shape: ModelShape, topology: Topology, *, with_experts: bool) -
     if with_experts:
         up = 2 * (shape.matrices - 1) + size
         feed_forward += shape.shared_ffn * up + routed * hidden * (size + 2)  # the tokens sorted by expert, and results
-    norms, copies = _eager_bytes(shape) if topology.kernels == "eager" else (0, 0)
+    norms = 2 * 4 * hidden if topology.kernels == "eager" else 0  # in 32 bits, by single operations
     return StoredBytes(
         common=(2 + 2) * hidden + 2 * size * hidden + masks * hidden + norms,
-        split=2 * columns + feed_forward + copies,
+        split=2 * columns + feed_forward,
         matrix=5.0 * shape.heads * shape.sequence if topology.attention == "unfused" else 0.0,
     )
-
-
-def _eager_bytes(shape: ModelShape) -> tuple[int, int]:
-    """Return what single operations store on top: two norms in 32 bits; queries and keys, rotated or normed.
-
-    A GPT then stores 48h, as the slope of published memory over the batch says (corpus: rorqual-2026-fsdp-batch-sizes).
-    """
-    return 2 * 4 * shape.hidden, 2 * 2 * (shape.heads + shape.groups) * shape.head_size
 
 
 def _attention_columns(shape: ModelShape) -> int:

@@ -1,9 +1,11 @@
 """The layout of a model and its batches over GPUs."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from opsctl.base.errors import InputError
 from opsctl.calc.accelerators import Accelerator
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
@@ -48,11 +50,11 @@ def not_a_cluster(*, nodes: int, gpus_per_node: int, network: float) -> Iterator
         yield f"gpus per node is {gpus_per_node}, at most {MAX_GPUS_PER_NODE} are known of"
 
 
-RECOMPUTATIONS = {"none": 0.0, "selective": 0.0, "alternate": 0.5, "full": 1.0}
+RECOMPUTATIONS = {"none": 0.0, "selective": 0.0, "alternate": 0.5, "operations": 0.5, "full": 1.0}
 """Share of the layers' forward passes that run again.
 
-selective: the attention matrix alone (Korthikanti et al. 2022, section 5). alternate: every second layer or product, as
-torchtitan's "selective". full: every layer.
+selective: the attention matrix alone (Korthikanti et al. 2022, section 5). alternate: every second layer. operations:
+every second matrix product and all cheap operations, as torchtitan's "selective". full: every layer.
 """
 ATTENTIONS = ("flash", "unfused")
 KERNELS = ("fused", "eager")
@@ -92,6 +94,12 @@ class Topology:
     """The optimizer's states lie in the host's memory."""
     overlap: bool = True
     """Communication runs behind computation: FSDP, Megatron-Core's --overlap-grad-reduce and --overlap-param-gather."""
+    accumulates_whole: bool = False
+    """ZeRO-3 keeps whole gradients in 32 bits between micro batches: FSDP with `no_sync`, as accelerate uses it."""
+    gradients_16: bool = False
+    """Gradients are kept and reduced in 16 bits: Megatron's --grad-reduce-in-bf16."""
+    fused_loss: bool = False
+    """The loss holds logits in 16 bits only: compiled, in chunks, or fused with the output layer."""
     sequence_parallel: bool = True
     """Split norms and dropout over the tensor parallel ranks (Korthikanti et al. 2022, section 4.2)."""
 
@@ -157,22 +165,14 @@ def layers_of_stages(shape: ModelShape, topology: Topology) -> list[int]:
     return counts
 
 
-def ramp_sizes(start: int, increment: int, batch: int) -> Sequence[int]:
-    """Return the global batch at every step of the ramp (Megatron's --rampup-batch-size start increment samples)."""
-    refuse("ramp", not_a_ramp(start, increment, batch))
-    return range(start, batch + 1, increment)
-
-
-def not_a_ramp(start: int, increment: int, batch: int) -> Iterator[str]:
-    """Yield the problems of a ramp from `start` to `batch`."""
-    problems = list(not_positive(ramp_start=start, ramp_increment=increment))
-    yield from problems
-    if problems or batch < 1:
-        return
-    if start > batch or (batch - start) % increment:
-        yield f"ramp: {start} does not reach {batch} in steps of {increment}"
-    elif (count := (batch - start) // increment + 1) > MAX_RAMP_SIZES:
-        yield f"ramp: {count} sizes from {start} to {batch}, at most {MAX_RAMP_SIZES} are tried"
+def ramp_sizes(text: str, batch: int) -> range:
+    """Return the global batch at every step of a ramp, START:INCREMENT (as Megatron's --rampup-batch-size)."""
+    match = re.fullmatch(r"([1-9]\d{0,14}):([1-9]\d{0,14})", text, re.ASCII)
+    sizes = range(int(match[1]), batch + 1, int(match[2])) if match else range(0)
+    if not 0 < len(sizes) <= MAX_RAMP_SIZES or sizes[-1] != batch:
+        hint = f"START:INCREMENT, such as 192:16; it reaches --batch in at most {MAX_RAMP_SIZES} steps"
+        raise InputError(f"--ramp {text!r} does not lead to a batch of {batch}", hint=hint)
+    return sizes
 
 
 def round_batch(samples: float, gpus: int) -> int:

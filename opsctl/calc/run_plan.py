@@ -9,7 +9,7 @@ from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory, save_interval, spares, step_time
-from opsctl.calc.error_bars import CALIBRATED_BAR, TOTAL_BAR, ErrorBar, step_bar
+from opsctl.calc.error_bars import TOTAL_BAR, ErrorBar, step_bar
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 from opsctl.calc.save_interval import renewal
@@ -54,7 +54,11 @@ class RunInputs:
     per_1000_node_days: float = 6.5
     restart_s: float = 600.0
     save_s: float | None = None
-    """None: the checkpoint's size over an assumed bandwidth to storage."""
+    """None: the checkpoint's size over the bandwidth to storage."""
+    save_gb_s: float = SAVE_GB_S_PER_NODE
+    """Of a node."""
+    unplanned: float = 0.0
+    """Share of the time that is lost to no failure: slow steps, evaluation, trains that are held or not queued."""
     queue_h: float = 0.0
     """Wait in the queue after a failure that costs the nodes."""
     task_h: float = TASK_H
@@ -64,8 +68,10 @@ class RunInputs:
     """Of the layouts that are tried."""
     topology: Topology | None = None
     """Plan this topology alone."""
-    factor: float | None = None
-    """Measured over predicted, of one measured step; None: not calibrated."""
+    factor: float = 1.0
+    """Measured over predicted time of a step."""
+    bar: ErrorBar | None = None
+    """Of a time that a measured step has calibrated; None: not calibrated."""
     fullest: gpu_memory.MemoryModel = gpu_memory.fullest
 
     def least_recomputed(self, topology: Topology) -> Topology:
@@ -119,22 +125,16 @@ def plan_run(inputs: RunInputs) -> RunPlan:
     best = layouts[0]
     cluster, shape = inputs.cluster, inputs.shape
     size_bytes = save_interval.size_bytes(parameters(shape))
-    save_s = size_bytes / (SAVE_GB_S_PER_NODE * 1e9 * cluster.nodes) if inputs.save_s is None else inputs.save_s
+    save_s = size_bytes / (inputs.save_gb_s * 1e9 * cluster.nodes) if inputs.save_s is None else inputs.save_s
     mtbf_h = spares.mtbf_hours(cluster.nodes, inputs.per_1000_node_days)
     interval_s = max(best.seconds, save_interval.with_restart(save_s, mtbf_h * 3600, inputs.restart_s))
     in_task = spares.plan_task_spares(
         cluster.nodes, inputs.per_1000_node_days, task_h=inputs.task_h, queue_h=inputs.queue_h
     )
     waits_h = (inputs.queue_h, inputs.queue_h * (1 - in_task.replaced / in_task.lost))
+    hours = {"interval_h": interval_s / 3600, "save_h": save_s / 3600, "restart_h": inputs.restart_s / 3600}
     without_spares, effective = (
-        renewal(
-            mtbf_h=mtbf_h,
-            interval_h=interval_s / 3600,
-            save_h=save_s / 3600,
-            restart_h=inputs.restart_s / 3600,
-            down_h=wait_h,
-        )
-        for wait_h in waits_h
+        (1 - inputs.unplanned) * renewal(mtbf_h=mtbf_h, down_h=wait_h, **hours) for wait_h in waits_h
     )
     steps = math.ceil(inputs.tokens / (inputs.batch * shape.sequence))
     days = steps * best.seconds / 86400 / max(effective, 1e-9)
@@ -145,8 +145,8 @@ def plan_run(inputs: RunInputs) -> RunPlan:
         parameters=parameters(shape),
         layouts=tuple(layouts),
         tried=len(tried),
-        bar=CALIBRATED_BAR if inputs.factor else step_bar(shape, cluster.gpu, best.topology),
-        total_bar=CALIBRATED_BAR if inputs.factor else TOTAL_BAR,
+        bar=inputs.bar or step_bar(shape, cluster.gpu, best.topology),
+        total_bar=inputs.bar or TOTAL_BAR,
         steps=steps,
         step_s=best.seconds,
         tokens_per_day=inputs.batch * shape.sequence / best.seconds * 86400 * effective,
@@ -182,50 +182,35 @@ def list_topologies(inputs: RunInputs) -> Iterator[Topology]:
 
 def _list_with_batches(inputs: RunInputs, tp: int, cp: int, pp: int) -> Iterator[Topology]:
     shape, dp = inputs.shape, inputs.cluster.gpus // (tp * cp * pp)
-    choices = itertools.product(MICRO_BATCHES, _expert_ranks(inputs, dp * cp, tp))
-    for micro_batch, ep in choices:
+    slots = gives_embedding_slots(shape, pp)
+    of_all: dict[str, Any] = {"precision": inputs.precision, "kernels": inputs.kernels, "embedding_slots": slots}
+    split = Topology(tp=tp, pp=pp, cp=cp, dp=dp, **of_all)
+    for micro_batch, ep in itertools.product(MICRO_BATCHES, _expert_ranks(inputs, dp * cp, tp)):
         if inputs.batch % (dp * micro_batch):
             continue
         times = inputs.batch // (dp * micro_batch)
         for chunks in CHUNKS if pp > 1 and times % pp == 0 else (1,):
             for zero in (1, 3) if pp == 1 else (1,):
                 if chunks == 1 or shape.layers % (pp * chunks) == 0:
-                    yield Topology(
-                        tp=tp,
-                        pp=pp,
-                        cp=cp,
-                        dp=dp,
-                        ep=ep,
-                        chunks=chunks,
-                        micro_batch=micro_batch,
-                        zero=zero,
-                        precision=inputs.precision,
-                        kernels=inputs.kernels,
-                        embedding_slots=gives_embedding_slots(shape, pp),
-                    )
+                    yield replace(split, ep=ep, chunks=chunks, micro_batch=micro_batch, zero=zero)
 
 
 def _expert_ranks(inputs: RunInputs, replicas: int, tp: int) -> list[int]:
     """Return the sizes of expert groups worth trying: a domain of fast links, or more."""
     experts = math.gcd(inputs.shape.experts, replicas) if inputs.shape.experts else 1
     least = min(experts, max(1, inputs.cluster.domain // tp))
-    return [ranks for ranks in _powers(min(experts, MAX_EXPERT_RANKS)) if ranks >= least and experts % ranks == 0] or [
-        1
-    ]
+    sizes = _powers(min(experts, MAX_EXPERT_RANKS))
+    return [ranks for ranks in sizes if ranks >= least and experts % ranks == 0] or [1]
 
 
 def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[PlannedLayout]:
     for topology in topologies:
-        chosen = topology
-        if inputs.topology is None:
-            chosen = inputs.least_recomputed(topology)
+        chosen = topology if inputs.topology else inputs.least_recomputed(topology)
         memory = inputs.fullest(inputs.shape, chosen, batch=inputs.batch)
         if memory.fits(inputs.cluster.gpu.memory_gb) or inputs.topology is not None:
             parts = step_time.predict(inputs.shape, chosen, inputs.cluster, batch=inputs.batch)
-            factor = inputs.factor or 1.0
-            yield PlannedLayout(
-                topology=chosen, memory=memory, parts={name: factor * part for name, part in parts.items()}
-            )
+            parts = {name: inputs.factor * part for name, part in parts.items()}
+            yield PlannedLayout(topology=chosen, memory=memory, parts=parts)
 
 
 def _powers(most: int) -> list[int]:
@@ -256,12 +241,9 @@ def parse_topology(text: str, inputs: RunInputs) -> Topology:
         precision=inputs.precision,
         kernels=inputs.kernels,
     )
-    if rest:
-        return replace(topology, recompute=rest[0])
-    return inputs.least_recomputed(topology)
+    return replace(topology, recompute=rest[0]) if rest else inputs.least_recomputed(topology)
 
 
-def calibrate(inputs: RunInputs, topology: Topology, measured_s: float) -> RunInputs:
-    """Return the inputs with the factor of one measured step: all predictions are scaled by measured over predicted."""
-    predicted_s = sum(step_time.predict(inputs.shape, topology, inputs.cluster, batch=inputs.batch).values())
-    return replace(inputs, factor=measured_s / predicted_s)
+def find_factor(inputs: RunInputs, topology: Topology, measured_s: float) -> float:
+    """Return measured over predicted time of a step of this model and cluster."""
+    return measured_s / sum(step_time.predict(inputs.shape, topology, inputs.cluster, batch=inputs.batch).values())

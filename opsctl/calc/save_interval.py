@@ -93,13 +93,3 @@ def renewal(
 def per_day(size: float, interval_s: float) -> float:
     """Return the volume written in a day without deletions, in the unit of `size`."""
     return size * 86400 / interval_s
-
-
-def days_until_full(*, free: float, size: float, interval_s: float) -> float:
-    """Return the days until a quota is full."""
-    return free / per_day(size, interval_s)
-
-
-def fits(*, free: float, size: float) -> int:
-    """Return how many whole checkpoints fit. One of them is always being written, so one less can be stored."""
-    return math.floor(free / size)

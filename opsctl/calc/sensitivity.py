@@ -10,7 +10,6 @@ from random import Random
 from statistics import fmean, quantiles, stdev
 from typing import Any
 
-from opsctl.base.errors import InputError
 from opsctl.base.tables import read_package_table
 from opsctl.calc.save_interval import with_restart
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup, simulate
@@ -36,11 +35,6 @@ class Summary:
     lost: dict[str, float]
     """Share of the wall-clock by cause."""
 
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.spread / math.sqrt(self.seeds)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
@@ -52,8 +46,6 @@ class Knob:
 
 
 def run(setup: SimulationSetup, seeds: int, *, first: int = 0) -> list[SimulatedRun]:
-    if seeds < 1:
-        raise InputError(f"seeds is {seeds}, needs to be above 0")
     return [simulate(setup, seed=seed) for seed in range(first, first + seeds)]
 
 

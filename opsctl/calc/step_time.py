@@ -294,7 +294,8 @@ def _data_s(step: _Step, count: StageParameters, times: int) -> float:
     ZeRO-3 gathers twice, and all for every micro batch (Rajbhandari et al. 2020, section 7).
     """
     topology = step.topology
-    gradient_bytes = 2 if step.number_format != "bf16" else min(4, precision(topology.precision).gradients)
+    is_short = step.number_format != "bf16" or topology.gradients_16
+    gradient_bytes = 2 if is_short else min(4, precision(topology.precision).gradients)
     is_sharded = topology.zero == 3
     sent_bytes = times * (gradient_bytes + 4) if is_sharded else gradient_bytes + 2
     operations = (3 * times if is_sharded else 2) * step.shape.layers / topology.pp

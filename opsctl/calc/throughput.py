@@ -1,20 +1,9 @@
 """Convert the time of a step to TFLOP/s, utilisation, days and GPU hours; the traffic of a step."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from opsctl.calc.gpt_size import ModelShape, parameters
+from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.layer_work import forward_flops
-
-
-def estimated_tflops(
-    *, billions: float, sequence: int, batch: int, seconds: float, gpus: int, recompute: bool = True
-) -> float:
-    """Return the TFLOP/s per GPU: size·8·s·B / (t·n·1000), 6 without recomputation (book, "Calculating TFLOPS").
-
-    The formula omits attention and the output layer, and reports 3-4 % less than `step_tflop`.
-    """
-    return billions * passes(recompute=recompute) * 2 * sequence * batch / (seconds * gpus * 1e3)
 
 
 def passes(*, recompute: bool) -> int:
@@ -38,7 +27,6 @@ class Speed:
     step_s: float
     tflops: float
     """Of one GPU, all passes counted."""
-    estimated_tflops: float
     mfu: float | None
     """The model's work, 3 passes, as a share of the peak (book, "TFLOPS as a performance metric"); None without one."""
     hfu: float | None
@@ -64,14 +52,6 @@ def speed(
     return Speed(
         step_s=seconds,
         tflops=work / seconds,
-        estimated_tflops=estimated_tflops(
-            billions=parameters(shape) / 1e9,
-            sequence=shape.sequence,
-            batch=batch,
-            seconds=seconds,
-            gpus=gpus,
-            recompute=recompute,
-        ),
         mfu=model_work / seconds / peak if peak else None,
         hfu=work / seconds / peak if peak else None,
         tokens_per_s=batch * shape.sequence / seconds,
@@ -98,33 +78,26 @@ class Traffic:
         return self.communication_s > self.compute_s
 
 
-def sent_gb(*, billions: float, zero: int, bytes_per_parameter: float = 2.0, accumulation: int = 1) -> float:
-    """Return the GB sent in a step (book, "Inter-node speed requirements to use ZeRO").
-
-    An all-reduce sends twice. ZeRO-2 reduces in every accumulation step; ZeRO-3 sends all in each, and gathers twice.
-    """
-    times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, 2)
-    return times * bytes_per_parameter * billions
-
-
-def compute_s(*, billions: float, sequence: int, batch: int, gpus: int, tflops: float, recompute: bool = True) -> float:
-    """Return the seconds of a step without communication, at the TFLOP/s of a single GPU (book, same section).
-
-    The book's formula has bytes per parameter in place of the two operations of a multiply-add; for bf16 both are 2.
-    """
-    return passes(recompute=recompute) * 2 * billions * sequence * batch / (gpus * 1e3 * tflops)
-
-
 def traffic(
     *,
     billions: float,
     zero: int,
     gb_s: float,
+    tflops: float,
+    sequence: int,
+    batch: int,
+    gpus: int,
+    recompute: bool = True,
     bytes_per_parameter: float = 2.0,
     accumulation: int = 1,
-    **step: Any,
 ) -> Traffic:
-    """Return communication and compute for the bandwidth measured with the same payload; `step` as in `compute_s`."""
-    sent = sent_gb(billions=billions, zero=zero, bytes_per_parameter=bytes_per_parameter, accumulation=accumulation)
-    computing = compute_s(billions=billions, **step)
+    """Return communication and compute of a step (book, "Inter-node speed requirements to use ZeRO").
+
+    `gb_s` is measured with the same payload, `tflops` those of a single GPU. An all-reduce sends twice. ZeRO-2 reduces
+    in every accumulation step; ZeRO-3 sends all in each, and gathers twice. The book's formula has bytes per parameter
+    in place of the two operations of a multiply-add; for bf16 both are 2.
+    """
+    times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, 2)
+    sent = times * bytes_per_parameter * billions
+    computing = passes(recompute=recompute) * 2 * billions * sequence * batch / (gpus * 1e3 * tflops)
     return Traffic(sent_gb=sent, communication_s=sent / gb_s, compute_s=computing, balance_gb_s=sent / computing)

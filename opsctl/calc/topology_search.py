@@ -11,8 +11,6 @@ from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 from opsctl.calc.throughput import step_tflop
 
 MICRO_BATCHES = (1, 2, 4, 8)
-TILE = 128
-"""Columns of a matrix computed by one thread block (NVIDIA, "Matrix Multiplication Background", tiles)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +121,7 @@ def judge(
         topology=topology,
         problems=tuple(f"{rule}: {problem}" for rule, problem in problems),
         ruled_out_by=problems[0][0] if problems else "",
-        notes=tuple(_find_slowdowns(shape, cluster, topology, batch, ramp)),
+        notes=tuple(_find_slowdowns(shape, topology, batch, ramp)),
         memory_gib=stage.gib,
         fit_probability=fitting,
         seconds=seconds,
@@ -163,9 +161,7 @@ def _find_batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) ->
         yield "ramp", f"{broken} does not divide by {divisor}"
 
 
-def _find_slowdowns(
-    shape: ModelShape, cluster: Cluster, topology: Topology, batch: int, ramp: Sequence[int]
-) -> Iterator[str]:
+def _find_slowdowns(shape: ModelShape, topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
     """Yield slowdowns. The prequel's rows show the effect of head size: 14400 / 64 and 13824 / 128 cost a third."""
     first = min([batch, *ramp])
     if topology.micro_batches(first) < topology.pp:
@@ -174,21 +170,6 @@ def _find_slowdowns(
         yield f"head size: {shape.head_size} is not a multiple of 8, and tensor cores want one"
     if shape.hidden // topology.tp % 64:
         yield f"tile: hidden / TP = {shape.hidden / topology.tp:g} is not a multiple of 64"
-    if (filled := wave_efficiency(shape, cluster, topology)) < 0.9:
-        yield f"wave: {1 - filled:.0%} of the processors idle in the last wave of tiles"
-
-
-def wave_efficiency(shape: ModelShape, cluster: Cluster, topology: Topology) -> float:
-    """Return the share of busy processors in a layer's four products (NVIDIA, same guide, wave quantisation)."""
-    rows = topology.micro_batch * shape.sequence
-    hidden, share = shape.hidden, shape.hidden / topology.tp
-    needed = used = 0.0
-    for columns, depth in ((3 * share, hidden), (hidden, share), (4 * share, hidden), (hidden, 4 * share)):
-        tiles = -(-rows // (2 * TILE)) * -(-columns // TILE)
-        waves = -(-tiles // cluster.gpu.processors)
-        needed += rows * columns * depth
-        used += waves * cluster.gpu.processors * 2 * TILE * TILE * depth
-    return needed / used
 
 
 def _divisors(number: int, *, most: int) -> list[int]:

@@ -43,21 +43,22 @@ def estimate_step(request: LaunchRequest, facts: Facts) -> StepEstimate:
 
 
 def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
-    """Predict a step from the prequel's measurements (docs/explanation/planning-model.md).
-
-    None for invalid layouts and unknown GPUs.
-    """
-    recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
-    world = request.world
-    if (
-        not (shape and facts.gpu and recipe.global_batch)
-        or recipe.pipeline > shape.layers
-        or world % recipe.model_ranks
-    ):
+    """Predict a step (docs/explanation/planning-model.md). None for invalid layouts and unknown GPUs."""
+    planned = find_topology(request) if facts.gpu else None
+    if planned is None:
         return None
-    cluster = Cluster(nodes=spec.nodes, gpus_per_node=request.ranks_per_node, gpu=accelerator(facts.gpu))
+    shape, topology, batch = planned
+    cluster = Cluster(nodes=request.spec.nodes, gpus_per_node=request.ranks_per_node, gpu=accelerator(facts.gpu))
+    return sum(step_time.predict(shape, topology, cluster, batch=batch).values())
+
+
+def find_topology(request: LaunchRequest) -> tuple[ModelShape, Topology, int] | None:
+    """Return the model, its layout and batch; None if the layout is impossible or unknown."""
+    recipe, world, shape = request.recipe, request.world, request.recipe.shape()
+    if shape is None or not recipe.global_batch or recipe.pipeline > shape.layers or world % recipe.model_ranks:
+        return None
     try:
-        return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
+        return shape, recipe.topology(world), recipe.global_batch
     except InputError:  # such as --zero-stage 4
         return None
 

@@ -97,6 +97,10 @@ class Recipe:
     kernels: str = "fused"
     """fused, or eager: single PyTorch operations."""
     offload: bool = False
+    gradients_16: bool = False
+    fused_loss: bool = False
+    accumulates_whole: bool = False
+    """Whether the trainer's FSDP keeps whole gradients between micro batches."""
 
     steps: int | None = None
     samples: int | None = None
@@ -197,10 +201,13 @@ class Recipe:
             shard=shard if self.fsdp else None,
             precision="fp8" if self.fp8 else self.precision,
             embedding_slots=self.embedding_slots,
-            recompute=self.recompute,
+            recompute="operations" if self.fsdp and self.recompute == "selective" else self.recompute,
             attention="unfused" if self.attention == "stored" else "flash",
             sequence_parallel=self.sequence_parallel,
             kernels=self.kernels,
+            gradients_16=self.gradients_16,
+            fused_loss=self.fused_loss,
+            accumulates_whole=self.accumulates_whole and bool(self.fsdp),
         )
 
     def _count_chunks(self) -> int:
@@ -259,8 +266,7 @@ def _from_settings(given: GivenSettings, read: Mapping[str, Any]) -> Recipe:
         fields["zero"] = fields.get("zero") or 1
         fields["attention"] = fields.get("attention") or "stored"  # Megatron-DeepSpeed without --use-flash-attn
         fields["precision"] = "bf16-optimizer" if fields.get("precision") == "bf16" else fields.get("precision", "bf16")
-    recompute = str(fields.get("recompute", "none"))
-    fields["recompute"] = recompute if recompute in RECOMPUTATION else RECOMPUTATION_WORDS.get(recompute, "full")
+    fields["recompute"] = RECOMPUTATIONS.get(str(fields.get("recompute", "none")), "full")
     tokenizers = [value[0] for name in TOKENIZERS if (value := given.values.get(name))]
     return Recipe(
         flags=given.flags,
@@ -272,8 +278,8 @@ def _from_settings(given: GivenSettings, read: Mapping[str, Any]) -> Recipe:
 
 
 RECIPE_FIELDS = frozenset(Recipe.__dataclass_fields__)
-RECOMPUTATION = frozenset({"none", "selective", "full"})
-RECOMPUTATION_WORDS = {"op": "selective", "false": "none", "no": "none", "null": "none", "memory_budget": "selective"}
+RECOMPUTATIONS = dict.fromkeys(("selective", "op", "memory_budget"), "selective")
+RECOMPUTATIONS |= dict.fromkeys(("none", "false", "no", "null"), "none")
 TOKENIZERS = ("tokenizer-name-or-path", "tokenizer-model", "vocab-file", "merge-file")
 
 

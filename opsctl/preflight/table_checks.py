@@ -101,6 +101,7 @@ def list_facts(request: LaunchRequest, facts: Facts) -> dict[str, Value | Callab
         "is_embedded": recipe.is_embedded,
         "scripts": len(facts.scripts),
         "setup": " ".join(train.setup.lines),
+        "program": Path(train.command[0]).name if train.command else "",
         "precisions": tuple(f"{name} ({kind})" for name, kind in recipe.precisions.items()),
         "precision_kinds": len(set(recipe.precisions.values())),
         "own_launcher": find_launcher(split_command(train.command)),

@@ -139,10 +139,12 @@ def _cluster(fields: dict[str, str]) -> Cluster:
     gpu = ACCELERATORS[GPUS.get(fields["gpu"], fields["gpu"])]
     gpus = _int(fields["gpus"]) or 1
     has_small_nodes = gpu.domain > 8 or fields["table"].startswith("bigscience-")
-    per_node = min(gpus, 4 if has_small_nodes else 8)  # GB200's trays; Jean Zay's nodes with V100
-    network = re.search(r"(\d+) Gb/s", fields["notes"])
-    stated = float(network[1]) / 8 if network else None
-    return Cluster(nodes=-(-gpus // per_node), gpus_per_node=per_node, gpu=gpu, node_gb_s=stated)
+    stated = re.search(r"(\d+) GPUs? a node", fields["notes"])
+    largest = 4 if has_small_nodes else 8  # GB200's trays; Jean Zay's nodes with V100
+    per_node = min(gpus, int(stated[1]) if stated else largest)
+    network = re.search(r"([\d.]+) Gb/s", fields["notes"])
+    node_gb_s = float(network[1]) / 8 if network else None
+    return Cluster(nodes=-(-gpus // per_node), gpus_per_node=per_node, gpu=gpu, node_gb_s=node_gb_s)
 
 
 def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
@@ -157,7 +159,6 @@ def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
     zero = {"fsdp": 3, "hsdp": 3, "": 0 if is_old else 1}.get(fields["zero"])
     zero = int(fields["zero"]) if zero is None else zero
     unfused = fields["attention"] == "unfused" or (fields["attention"] == "unknown" and is_old)
-    recompute = fields["recompute"] or "none"
     return Topology(
         tp=tp,
         pp=pp,
@@ -169,13 +170,22 @@ def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
         zero=zero,
         shard=_shard(fields, cluster),
         precision=_precision(fields),
-        recompute="alternate" if recompute == "selective" and zero == 3 else recompute,
+        recompute=_recompute(fields, zero),
         attention="unfused" if unfused else "flash",
         sequence_parallel=not unfused and fields["sequence_parallel"] != "0",
         kernels="eager" if "eager" in fields["notes"] else "fused",
         overlap=not (is_old and (pp > 1 or zero == 3)),
         offload="offload" in fields["notes"],
+        fused_loss="loss fused" in fields["notes"],
+        accumulates_whole=bool(re.search(r"\d accumulations", fields["notes"])),
     )
+
+
+def _recompute(fields: dict[str, str], zero: int) -> str:
+    """Return the recomputation; torchtitan's and FSDP's `selective` is by operation, or of every second layer."""
+    if fields["recompute"] != "selective" or zero < 3:
+        return fields["recompute"] or "none"
+    return "alternate" if re.search("second layer|of 80 layers", fields["notes"]) else "operations"
 
 
 def _shard(fields: dict[str, str], cluster: Cluster) -> int | None:

@@ -1,12 +1,11 @@
 """`opsctl plan`: estimate sizes, memory, layouts, time, cost and failures of a run."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
-from opsctl.cli.command_names import SuggestingGroup
-from opsctl.cli.plan.checkpoints import checkpoint, storage
+from opsctl.cli.command_names import SuggestingGroup, suggest
+from opsctl.cli.plan.checkpoints import checkpoint
 from opsctl.cli.plan.failures import simulate, spares
 from opsctl.cli.plan.model_size import memory, model
 from opsctl.cli.plan.overview import overview
@@ -24,10 +23,9 @@ class _PlanGroup(SuggestingGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            similar = get_close_matches(args[0], self.commands, 1, cutoff=0.75)
-            if not similar or ctx.resilient_parsing or Path(args[0]).exists():
-                args = ["overview", *args]
+        is_other = bool(args) and args[0] not in self.commands and not args[0].startswith("-")
+        if is_other and (ctx.resilient_parsing or Path(args[0]).exists() or not suggest(("plan", args[0]), ctx)):
+            args = ["overview", *args]
         return super().resolve_command(ctx, args)
 
 
@@ -45,5 +43,5 @@ def plan() -> None:
     """
 
 
-for command in (overview, model, memory, topology, throughput, network, checkpoint, storage, spares, simulate):
+for command in (overview, model, memory, topology, throughput, network, checkpoint, spares, simulate):
     plan.add_command(command)

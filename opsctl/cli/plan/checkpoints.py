@@ -1,4 +1,4 @@
-"""`opsctl plan checkpoint` and `opsctl plan storage`."""
+"""`opsctl plan checkpoint`."""
 
 from dataclasses import asdict
 from functools import partial
@@ -8,11 +8,11 @@ from rich.table import Table
 
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import save_interval as calc
-from opsctl.calc.argument_checks import negative, not_positive, not_share, refuse
+from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import HOURS, MINUTES, SECONDS
-from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
+from opsctl.cli.plan.estimate import Estimate, listing, prints_estimate
 from opsctl.cli.plan.options import failures_option, size_options
 
 
@@ -32,6 +32,7 @@ from opsctl.cli.plan.options import failures_option, size_options
 @click.option("--detect", type=MINUTES, default=0.0, show_default=True, help="Time until a failure is noticed.")
 @click.option("--interval", type=MINUTES, help="Time between saves, to compare.")
 @click.option("--step", type=SECONDS, help="Time of a step, to show intervals in steps.")
+@click.option("--free", type=float, help="Free space in TB, to show when it is full.")
 @prints_estimate
 def checkpoint(
     *,
@@ -45,6 +46,7 @@ def checkpoint(
     detect: float,
     interval: float | None,
     step: float | None,
+    free: float | None,
 ) -> Estimate:
     """Find the best interval between checkpoints.
 
@@ -59,7 +61,7 @@ def checkpoint(
         "checkpoints",
         [
             *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
-            *not_positive(save=save, gb_s=gb_s, interval=interval, step=step),
+            *not_positive(save=save, gb_s=gb_s, interval=interval, step=step, free=free),
             *negative(restart=restart, detect=detect),
             *not_positive(**between),
         ],
@@ -79,16 +81,19 @@ def checkpoint(
             "size_bytes": size,
             "save_s": save_s,
             "mtbf_s": mtbf_s,
-            "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in costs.items()},
+            "intervals": {
+                name: asdict(cost) | {"total": cost.total, "days_until_full": _fill_days(free, size, cost)}
+                for name, cost in costs.items()
+            },
         },
         shown=[
             f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n",
-            _list_costs(costs, size, step),
+            _list_costs(costs, size, step, free),
         ],
     )
 
 
-def _list_costs(costs: dict[str, calc.Cost], size: float, step: float | None) -> Table:
+def _list_costs(costs: dict[str, calc.Cost], size: float, step: float | None, free: float | None) -> Table:
     rows = [
         [
             name,
@@ -98,39 +103,13 @@ def _list_costs(costs: dict[str, calc.Cost], size: float, step: float | None) ->
             format_duration(cost.lost_per_failure_s),
             format_percent(cost.total),
             f"{calc.per_day(size, cost.interval_s) / 1e12:.1f}",
+            f"{days:.1f} days" if (days := _fill_days(free, size, cost)) else "-",
         ]
         for name, cost in costs.items()
     ]
-    return listing(("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day"), rows, left=("",))
+    columns = ("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day", "full after")
+    return listing(columns, rows, left=("",))
 
 
-@click.command()
-@click.option("--size", type=float, required=True, help="Size of a checkpoint, in TB.")
-@click.option("--interval", type=MINUTES, required=True, help="Time between saves.")
-@click.option("--free", type=float, required=True, help="Free space or remaining quota, in TB.")
-@click.option("--reliable", default=1.0, show_default=True, help="Share of the free space that is usable.")
-@prints_estimate
-def storage(*, size: float, interval: float, free: float, reliable: float) -> Estimate:
-    """Estimate how soon checkpoints fill a file system.
-
-    Assumes that no checkpoint is deleted.
-
-    \b
-    opsctl plan storage --size 2.3 --interval 180 --free 500 --reliable 0.8
-    """
-    refuse("storage", [*not_positive(size=size, interval=interval, free=free), *not_share(reliable=reliable)])
-    daily, usable = calc.per_day(size, interval * 60), free * reliable
-    days = calc.days_until_full(free=usable, size=size, interval_s=interval * 60)
-    count = calc.fits(free=usable, size=size)
-    return Estimate(
-        data={"tb_per_day": daily, "days_until_full": days, "checkpoints_that_fit": count},
-        shown=[
-            facts(
-                {
-                    "written": f"{daily:.1f} TB a day",
-                    "full": f"in {days:.1f} days",
-                    "room for": f"{count} checkpoints, including one that is being written",
-                }
-            )
-        ],
-    )
+def _fill_days(free: float | None, size: float, cost: calc.Cost) -> float | None:
+    return free * 1e12 / calc.per_day(size, cost.interval_s) if free else None

@@ -157,7 +157,7 @@ def simulate(
     ranges: calc.Ranges = calc.widest_ranges()
     drawn: calc.Ranges = {}
     is_open = _list_open()
-    measured = _read_drill(from_drill, is_open) if from_drill else {}
+    measured = read_drill(from_drill, is_open) if from_drill else {}
     setup = replace(setup, **measured)
     if cluster:
         setup, drawn = _complete(setup, calc.CLUSTER_KINDS[cluster], is_open - measured.keys())
@@ -194,7 +194,7 @@ def _list_open() -> set[str]:
     return {name for name in ("guard", *OPTION_OF_FIELD) if source_of(name) in defaults}
 
 
-def _read_drill(card: Path, is_open: set[str]) -> dict[str, Any]:
+def read_drill(card: Path, is_open: set[str]) -> dict[str, Any]:
     """Return the open inputs that a score card has measured, as medians over its drills. Raises InputError."""
     try:
         scores = [decode(Drilled, row) for row in read_json(card, MAX_CARD_BYTES)]

@@ -1,6 +1,5 @@
 """`opsctl plan model` and `opsctl plan memory`."""
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +10,6 @@ from opsctl.calc import gpt_size as models
 from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.save_interval import size_bytes
@@ -30,26 +28,22 @@ def model(shape: ModelShape) -> Estimate:
     opsctl plan model --layers 96 --hidden 13312 --vocabulary 150257
     """
     count = models.parameters(shape)
-    approximate, block = models.approximate_parameters(shape), models.block_parameters(shape)
-    embedding, checkpoint_bytes = models.embedding_parameters(shape), size_bytes(count)
+    block, embedding = models.block_parameters(shape), models.embedding_parameters(shape)
+    checkpoint_bytes = size_bytes(count)
     return Estimate(
         data={
             "shape": shape,
             "parameters": count,
-            "approximate": approximate,
             "block": block,
             "embedding": embedding,
-            "ratio": shape.ratio,
             "checkpoint_bytes": checkpoint_bytes,
         },
         shown=[
             facts(
                 {
                     "parameters": f"{count:,} ({count / 1e9:.1f}B)",
-                    "approximately": f"{approximate:,}  without the final norm",
                     "one layer": f"{block:,}",
                     "embedding": f"{embedding:,}",
-                    "hidden / layers": f"{shape.ratio:.0f}",
                     "checkpoint": f"{checkpoint_bytes / 1e12:.2f} TB",
                 }
             )
@@ -94,8 +88,7 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
         topology = least_recomputed(shape, cluster, topology, batch=batch)
     stages = calc.stages(shape, topology, batch=batch)
     fullest = max(stages, key=lambda stage: stage.total)
-    least = math.ceil(models.parameters(shape) * 18 * 1.25 / device.memory_gb / 1e9)  # book, "GPUs in 5 secs"
-    low, high = fullest.gib * MEMORY_BAR.low, fullest.gib * MEMORY_BAR.high
+    low, high = fullest.gib * fullest.bar.low, fullest.gib * fullest.bar.high
     fitting = fullest.fit_probability(device.memory_gb)
     return Estimate(
         data={
@@ -103,18 +96,15 @@ def memory(shape: ModelShape, *, batch: int, gpu: str, recompute: str | None, **
             "fullest": fullest.stage,
             "fits": fullest.fits(device.memory_gb),
             "fit_probability": fitting,
-            "certainly_too_large": fitting < 0.1,
             "low_gib": low,
             "high_gib": high,
             "recompute": topology.recompute,
-            "least_gpus": least,
         },
         shown=[
             _list_stages(stages),
             f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB of {device.memory_gb:g} on {gpu}, "
             f"fits with {fitting:.0%}.",
-            f"In 8 of 10 cases {low:.0f} to {high:.0f} GiB; recomputation: {topology.recompute}.",
-            f"At 18 bytes a parameter and a quarter more for activations, {least} GPUs are the least.",
+            f"It needs {low:.0f} to {high:.0f} GiB in 8 of 10 cases; recomputation: {topology.recompute}.",
         ],
     )
 

@@ -40,10 +40,9 @@ def find_model(name: str | None, *, layers: int | None, hidden: int | None, sequ
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
-    if path.suffix == ".toml" and path.is_file():
-        return _read_train(path, sequence)
     if path.is_file():
-        return _read_config(path, sequence)
+        read = _read_train if path.suffix == ".toml" else _read_config
+        return read(path, sequence)
     near = get_close_matches(name.lower(), PUBLISHED, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"presets: {', '.join(PUBLISHED)}"
     raise InputError(f"{name}: no preset, and no such file", hint=hint)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
@@ -117,12 +118,8 @@ def _shape(known: str | None, fields: dict[str, Any]) -> ModelShape | None:
 def needed(shape: ModelShape | None) -> ModelShape:
     """Return the shape. Raises InputError without one."""
     if shape is None:
-        refuse(
-            "model",
-            ["the shape is not given"],
-            hint="--model NAME, or --layers, --hidden, --heads and --vocabulary",
-        )
-    assert shape is not None
+        hint = "--model NAME, or --layers, --hidden, --heads and --vocabulary"
+        raise InputError("model: 1 problem\n  the shape is not given", hint=hint)
     return shape
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from opsctl.base.errors import InputError
@@ -18,19 +19,18 @@ from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import negative, not_positive, refuse
-from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import PUBLISHED, active_parameters, parameters, shape_of_size
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology, round_batch
-from opsctl.calc.run_plan import TASK_H, PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
+from opsctl.calc.run_plan import TASK_H, PlannedLayout, RunInputs, RunPlan, parse_topology, plan_run
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import HOURS, SECONDS
 from opsctl.cli.output import write_file
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.failures import describe_task_spares
+from opsctl.cli.plan.learned import LABELS, compare, digits, learn
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
-from opsctl.cli.plan.training_time import log_step_s
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -48,6 +48,8 @@ RANK_OPERATIONS, SHARED_PYTHON_OPERATIONS = 6, 162
 """File operations of a rank wrapper, by strace: with the Python of the node, and with one on the shared file system."""
 SLURM_CALLS, VIEWER_CALLS = 24, 180
 """Calls of Slurm an hour: 12 by the guard and 12 by cron; at most by all `status --watch` of a user on a host."""
+STATED = {"failures": "per_1000_node_days", "save": "save_gb_s", "queue": "queue_h"}
+"""By option: the field that no file replaces if the option is given."""
 _NO_FIGURES = {"layouts", "tried", "bar", "total_bar"}
 """Fields of RunPlan that JSON has in another form."""
 
@@ -58,6 +60,7 @@ class _Overview:
 
     model: PlannedModel
     inputs: RunInputs
+    unlearned: RunInputs
     plan: RunPlan
     assumed: list[str]
     currency: str | None
@@ -79,8 +82,14 @@ class _Overview:
 @precision_option
 @kernels_option
 @click.option("--topology", "layout", metavar="WORDS", help="Plan this layout alone, such as 'TP8 PP4 MB1'.")
-@click.option("--measured", metavar="'S for WORDS'", help="Calibrate: seconds of a step that a layout took.")
-@click.option("--from-log", type=click.Path(path_type=Path), help="Calibrate by this log of --topology.")
+@click.option(
+    "--learn",
+    "--measured",
+    "--from-log",
+    metavar="'WHAT for WORDS'",
+    multiple=True,
+    help="Learn what a run, a drill or a plan measured; repeatable.",
+)
 @click.option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
 @currency_option
 @failures_option
@@ -100,7 +109,7 @@ def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     \b
     opsctl plan overview llama-3-70b --gpus 512 --gpu H100 --tokens 15000
     opsctl plan overview --gpus 64 --gpu H100 --tokens 2000
-    opsctl plan overview config.json --gpus 64 --gpu A100 --measured '38.2 for TP4 PP2 MB1'
+    opsctl plan overview config.json --gpus 64 --gpu A100 --learn '38.2 for TP4 PP2 MB1' --learn report.json
     """
     if not (options["model"] or options["layers"] or options["hidden"]) and options["tokens"]:
         return _propose_sizes(options)
@@ -120,7 +129,7 @@ def _propose_sizes(given: dict[str, Any]) -> Estimate:
     rows, data = [], []
     for ratio, purpose in PURPOSES.items():
         shape = shape_of_size(given["tokens"] * 1e9 / ratio, sequence=given["sequence"])
-        inputs = _read_inputs(PlannedModel(name=purpose, shape=shape), given, [])
+        inputs = _learn(_read_inputs(PlannedModel(name=purpose, shape=shape), given, []), given["learn"])
         size = f"{parameters(shape) / 1e9:.3g}B"
         with contextlib.suppress(InputError):
             plan = plan_run(inputs)
@@ -144,11 +153,22 @@ def _make_overview(app: App, **given: Any) -> _Overview:
     model = find_model(given["model"], layers=given["layers"], hidden=given["hidden"], sequence=given["sequence"])
     assumed.extend(model.assumed)
     inputs = _read_inputs(model, given, assumed)
-    if given["measured"] or given["from_log"]:
-        inputs = _calibrate(inputs, given)
-    plan = plan_run(inputs)
+    learned = _learn(inputs, given["learn"])
+    if learned.per_1000_node_days == inputs.per_1000_node_days:
+        assumed.append(f"--failures {inputs.per_1000_node_days:g} per 1000 node-days")
+    if learned.save_s is None and learned.save_gb_s == inputs.save_gb_s:
+        assumed.append(f"a save at {inputs.save_gb_s:g} GB/s a node (--save)")
+    plan = plan_run(learned)
     end = (app.clock.now() + timedelta(days=min(plan.days, 36500))).date().isoformat()
-    return _Overview(model=model, inputs=inputs, plan=plan, assumed=assumed, currency=given["currency"], end=end)
+    return _Overview(
+        model=model,
+        inputs=learned,
+        unlearned=inputs,
+        plan=plan,
+        assumed=assumed,
+        currency=given["currency"],
+        end=end,
+    )
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -160,8 +180,6 @@ def _check(given: dict[str, Any]) -> None:
         *negative(queue=given["queue"]),
         *(["give --batch or --batch-tokens, not both"] if given["batch"] and given["batch_tokens"] else []),
         *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
-        *(["give --measured or --from-log, not both"] if given["measured"] and given["from_log"] else []),
-        *(["--from-log needs --topology"] if given["from_log"] and not given["layout"] else []),
     ]
     if problems:
         refuse("plan", [*_doubt_model(given), *problems])
@@ -197,9 +215,6 @@ def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str])
     if not tokens:
         tokens = float(TOKENS_PER_PARAMETER * parameters(shape))
         assumed.append(f"--tokens {tokens / 1e9:.0f} billion, {TOKENS_PER_PARAMETER} a parameter")
-    assumed.append(f"--failures {given['failures']:g} per 1000 node-days")
-    if given["save"] is None:
-        assumed.append("a save at 2 GB/s a node (--save)")
     inputs = RunInputs(
         shape=shape,
         cluster=cluster,
@@ -222,20 +237,15 @@ def _stated_topology(model: PlannedModel, words: str | None, inputs: RunInputs) 
     return model.topology(inputs.cluster.gpus) if model.topology else None
 
 
-def _calibrate(inputs: RunInputs, given: dict[str, Any]) -> RunInputs:
-    if given["measured"]:
-        seconds, _, words = given["measured"].partition(" for ")
-        try:
-            measured_s = float(seconds.strip().removesuffix("s"))
-        except ValueError:
-            measured_s = 0.0
-        if not measured_s > 0 or not words:
-            raise InputError(
-                f"--measured {given['measured']!r}: needs to be 'SECONDS for TOPOLOGY', such as '38.2 for TP8 PP4'"
-            )
-        return calibrate(inputs, parse_topology(words, inputs), measured_s)
-    assert inputs.topology is not None
-    return calibrate(replace(inputs, topology=None), inputs.topology, log_step_s(given["from_log"]))
+def _learn(inputs: RunInputs, sources: Sequence[str]) -> RunInputs:
+    source_of = click.get_current_context().get_parameter_source
+    stated = frozenset(field for option, field in STATED.items() if source_of(option) is ParameterSource.COMMANDLINE)
+    learned = inputs
+    for text in sources:
+        source, _, words = text.partition(" for ")
+        ran = parse_topology(words, inputs) if words else inputs.topology
+        learned = learn(source.strip(), learned, ran, stated=stated)
+    return learned
 
 
 def _to_data(page: _Overview) -> dict[str, Any]:
@@ -252,10 +262,11 @@ def _to_data(page: _Overview) -> dict[str, Any]:
         "batch_tokens": inputs.batch * inputs.shape.sequence,
         "tokens": inputs.tokens,
         "assumed": page.assumed,
-        "calibrated": inputs.factor,
+        "calibrated": inputs.factor if inputs.bar else None,
+        "learned": {name: now for name in LABELS if (now := getattr(inputs, name)) != getattr(page.unlearned, name)},
         "error_bar": asdict(plan.bar),
         "total_error_bar": asdict(plan.total_bar),
-        "memory_error_bar": asdict(MEMORY_BAR),
+        "memory_error_bar": asdict(best.memory.bar),
         "layouts": [_layout_data(layout, inputs) for layout in plan.layouts[:SHOWN_LAYOUTS]],
         "layouts_tried": plan.tried,
         "layouts_that_fit": len(plan.layouts),
@@ -300,9 +311,7 @@ def _show(page: _Overview) -> list[str | Table]:
     active = active_parameters(inputs.shape)
     nodes = f"{cluster.nodes} nodes, {cluster.network_gb_s:g} GB/s a node"
     routed = f", {active / 1e9:.1f}B active" if inputs.shape.experts else ""
-    calibration = (
-        "calibrated by one measured step" if inputs.factor else "calibrate with --measured 'SECONDS for TOPOLOGY'"
-    )
+    hint = "calibrated by a measured step" if inputs.bar else "calibrate with --learn 'SECONDS for TOPOLOGY'"
     return [
         facts(
             {
@@ -316,7 +325,8 @@ def _show(page: _Overview) -> list[str | Table]:
         _list_layouts(page),
         f"{len(plan.layouts)} of {plan.tried} layouts fit; the fastest of those with 70 % or more is planned.\n",
         facts(_describe(page)),
-        f"\nRanges hold in 8 of 10 cases; {calibration}.",
+        f"\nRanges hold in 8 of 10 cases; {hint}.",
+        *(compare(inputs, page.unlearned, plan) if inputs != page.unlearned else []),
         *(f"assumed: {line}" for line in page.assumed),
     ]
 
@@ -328,7 +338,7 @@ def _describe(page: _Overview) -> dict[str, str]:
     memory, own = plan.layouts[0].memory, _own_cost(page)
     return {
         "time of a step": _range(plan.step_s, low, high, "s"),
-        "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {gpu.memory_gb:g}, "
+        "memory": f"{_range(memory.gib, memory.bar.low, memory.bar.high, 'GiB')} of {gpu.memory_gb:g}, "
         f"fits with {memory.fit_probability(gpu.memory_gb):.0%}: "
         f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
         "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
@@ -340,7 +350,7 @@ def _describe(page: _Overview) -> dict[str, str]:
         "energy of the GPUs": _range(plan.energy_mwh, least, most, "MWh at their power limit"),
         "checkpoint": f"{plan.checkpoint_bytes / 1e12:.2f} TB every {format_duration(plan.interval_s)}, "
         f"a save takes {format_duration(plan.save_s)}",
-        "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
+        "failures": f"{_range(plan.failures, least, most)}, one every {format_duration(plan.mtbf_h * 3600)}",
         "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
         **(describe_task_spares(plan.in_task) if page.inputs.queue_h else {}),
         "opsctl itself": f"{own['files']:,} files after {own['starts']:,} starts in tasks of {TASK_H:g} h, "
@@ -379,8 +389,4 @@ def _list_layouts(page: _Overview) -> Table:
 
 def _range(value: float, low: float, high: float, unit: str = "") -> str:
     """Show a figure and its range: `38.1 s, 31.2 to 47.0`."""
-    return f"{_digits(value)}{' ' if unit else ''}{unit}, {_digits(value * low)} to {_digits(value * high)}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{digits(value)}{' ' if unit else ''}{unit}, {digits(value * low)} to {digits(value * high)}"

@@ -1,8 +1,6 @@
 """`opsctl plan topology`."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,7 +11,7 @@ from opsctl.calc import topology_search as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
-from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
+from opsctl.calc.parallel_layout import Cluster, not_a_cluster, ramp_sizes
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.plan.estimate import Estimate, listing, prints_estimate
 from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, one_head, takes_shape
@@ -74,13 +72,11 @@ def topology(
             *one_head(shape),
             *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=1.0 if network is None else network),
             *not_positive(batch=batch),
-            *_ramp_problems(ramp, batch),
             *(["micro batches: each needs to be above 0"] if min(micro_batches, default=1) < 1 else []),
         ],
     )
     cluster = Cluster(nodes=nodes, gpus_per_node=gpus_per_node, gpu=accelerator(gpu), node_gb_s=network)
-    start, _, increment = (ramp or "").partition(":")
-    sizes = ramp_sizes(int(start), int(increment), batch) if ramp else ()
+    sizes = ramp_sizes(ramp, batch) if ramp else ()
     tried = micro_batches or calc.MICRO_BATCHES
     candidates = calc.candidates(shape, cluster, batch=batch, ramp=sizes, micro_batches=tried, **layout)
     good = [candidate for candidate in candidates if not candidate.problems]
@@ -94,15 +90,6 @@ def topology(
             f"{cluster.gpu.name}, {cluster.network_gb_s:g} GB/s of network a node ({stated}).",
         ],
     )
-
-
-def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
-    if not text:
-        return
-    if match := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII):
-        yield from not_a_ramp(int(match[1]), int(match[2]), batch)
-    else:
-        yield f"--ramp {text!r}: needs to be START:INCREMENT, such as 192:16"
 
 
 def _list_layouts(candidates: list[calc.Candidate]) -> Table:

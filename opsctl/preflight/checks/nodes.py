@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from opsctl.base.errors import InputError
 from opsctl.base.nodesets import fold
 from opsctl.base.tables import read_package_table
 from opsctl.calc.accelerators import accelerator
 from opsctl.calc.gpu_memory import LIKELY, StageMemory
-from opsctl.preflight.estimates import memory_model
+from opsctl.preflight.estimates import find_topology, memory_model
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import Fact, LaunchRequest, Problem, ProblemSeverity, error_if, note, warning
 from opsctl.trainer.rank_layout import check_layout
@@ -110,13 +109,8 @@ def memory(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 def _find_fullest_stage(request: LaunchRequest) -> StageMemory | None:
     """Return the stage that needs most memory; None if the layout is impossible or unknown."""
-    recipe = request.recipe
-    world, shape = request.world, recipe.shape()
-    if recipe.embedded and check_layout(recipe.embedded, world):
+    recipe, planned = request.recipe, find_topology(request)
+    if planned is None or (recipe.embedded and check_layout(recipe.embedded, request.world)):
         return None
-    if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
-        return None
-    try:
-        return memory_model(recipe)(shape, recipe.topology(world), batch=recipe.global_batch)
-    except InputError:  # such as --zero-stage 4
-        return None
+    shape, topology, batch = planned
+    return memory_model(recipe)(shape, topology, batch=batch)

@@ -1,12 +1,13 @@
 """Bytes per GPU against the figures of the documents. `pytest tests/unit/calc/test_gpu_memory.py`"""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory
-from opsctl.calc.gpt_size import PUBLISHED, ModelShape, block_parameters, embedding_parameters
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, block_parameters, embedding_parameters, parameters
 from opsctl.calc.parallel_layout import Topology, layers_of_stages
 from tests.support.cases import read_cases
 from tests.support.published_rows import BLOOM
@@ -32,21 +33,6 @@ def test_104b_takes_17_gb_with_the_embedding_and_15_without() -> None:
     assert second.states == 14_533_837_200
 
 
-def test_104b_leaves_4_or_2_gb_for_activations() -> None:
-    first, second, *_ = gpu_memory.stages(SMALL, ONE, batch=2048)
-    on_a_v100 = 1271 * 2**20
-    assert 22 - (first.states + on_a_v100) / 1e9 == pytest.approx(3.5, abs=0.05)  # the prequel says 4
-    assert 18 - (second.states + on_a_v100) / 1e9 == pytest.approx(2.1, abs=0.05)
-
-
-def test_199b_leaves_28_gb_for_activations() -> None:
-    shape = ModelShape(layers=80, hidden=14336, heads=64, vocabulary=150257)
-    first, second, *_ = gpu_memory.stages(shape, Topology(tp=8, pp=10, dp=4, zero=0), batch=2048)
-    assert (second.states / 1e9, first.states / 1e9) == (pytest.approx(44, abs=0.5), pytest.approx(50, abs=1))
-    assert 80 - 2 - 50 == 28
-    assert (Topology(tp=8, pp=10, dp=4).gpus, Topology(tp=8, pp=12, dp=4).gpus) == (320, 384)
-
-
 def test_94_layers_and_two_slots_are_four_on_each_of_24_stages() -> None:
     shape = ModelShape(layers=94, hidden=13312, heads=64, vocabulary=150257)
     assert layers_of_stages(shape, Topology(tp=4, pp=24, dp=4, embedding_slots=True)) == [3, *[4] * 22, 3]
@@ -69,15 +55,6 @@ def test_last_stage_holds_tied_embedding_and_logits() -> None:
     assert first.output == 0
 
 
-@pytest.mark.parametrize(*read_cases(__file__, "eighth_has_the_bytes_of_the_prequel"))
-def test_eighth_has_the_bytes_of_the_prequel(
-    hidden: int, vocabulary: int, embedding_mb: float, block_mb: float
-) -> None:
-    shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
-    assert embedding_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(embedding_mb, abs=0.01)
-    assert block_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(block_mb, abs=0.01)
-
-
 @pytest.mark.parametrize(*read_cases(__file__, "whole_model_has_the_millions_of_the_prequel"))
 def test_whole_model_has_the_millions_of_the_prequel(
     hidden: int, vocabulary: int, embedding: list[float], block: list[float]
@@ -90,18 +67,42 @@ def test_whole_model_has_the_millions_of_the_prequel(
         )
 
 
-@pytest.mark.parametrize(
-    ("hidden", "layers", "gigabytes"), [(12288, 10, 40), (16384, 6, 44), (20480, 3, 34), (14336, 8, 44)]
-)
-def test_layers_of_a_stage_take_half_a_gpu(hidden: int, layers: int, gigabytes: int) -> None:
-    # For the 530B the prequel prints "6*7.3 = ~33.9GB": the 310B's factors, and the right result of 3 x 11.3.
-    shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=50257)
-    assert layers * block_parameters(shape) * 18 / 8 / 1e9 == pytest.approx(gigabytes, rel=0.025)
-
-
 def test_zero_shards_optimizer_then_gradients_then_weights() -> None:
     by_stage = [gpu_memory.states_bytes(replace(BLOOM, precision="bf16", zero=zero)) for zero in range(4)]
     assert by_stage == [(2, 4, 12), (2, 4, 1.5), (2, 0.5, 1.5), (0.5, 0.5, 1)]
+
+
+LLAMA = PUBLISHED["llama-3-8b"]
+FSDP = Topology(tp=1, pp=1, dp=16, zero=3, micro_batch=2)
+
+
+def test_accumulation_without_synchronisation_keeps_whole_gradients() -> None:
+    """As accelerate's FSDP does: 4 bytes of every parameter on every GPU, from the second micro batch on."""
+    for batch, more in ((32, 0), (64, 4 * parameters(LLAMA))):
+        plain, whole = (
+            gpu_memory.fullest(LLAMA, replace(FSDP, accumulates_whole=whole), batch=batch) for whole in (False, True)
+        )
+        assert whole.gathered - plain.gathered == pytest.approx(more, rel=0.001)
+
+
+def test_gradients_in_16_bits_take_half() -> None:
+    whole, half = (gpu_memory.states_bytes(replace(ONE, gradients_16=short)) for short in (False, True))
+    assert (half[0], half[1], half[2]) == (whole[0], whole[1] / 2, whole[2])
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "logit_has_the_bytes_of_its_loss"))
+def test_logit_has_the_bytes_of_its_loss(options: dict[str, Any], size: int) -> None:
+    topology = replace(FSDP, **{"zero": 1} | options)
+    logits = gpu_memory.logits_bytes(LLAMA, topology) / topology.tokens(LLAMA.sequence) / LLAMA.vocabulary
+    assert logits == size
+
+
+def test_recomputed_operations_free_two_thirds() -> None:
+    stored = {
+        kind: gpu_memory.activation_bytes(LLAMA, replace(FSDP, recompute=kind), layers=32, in_flight=1, freed=1e18)
+        for kind in ("none", "operations", "full")
+    }
+    assert stored["operations"] == pytest.approx(0.35 * stored["none"] + 0.65 * stored["full"])
 
 
 def test_recomputation_stores_one_input_a_layer() -> None:

@@ -19,10 +19,8 @@ BY_LINE = {row.line: row for row in rows()}
 def old_tflops(row: Row) -> float:
     """Return the TFLOPs by the old formula of the logs: 8 passes over the layers alone."""
     assert row.seconds
-    size = row.shape.layers * block_parameters(row.shape) / 1e9
-    return throughput.estimated_tflops(
-        billions=size, sequence=2048, batch=row.batch, seconds=row.seconds, gpus=row.topology.gpus
-    )
+    size = row.shape.layers * block_parameters(row.shape) / 1e12
+    return 8 * size * 2048 * row.batch / row.seconds / row.topology.gpus
 
 
 def exact_tflops(row: Row) -> float:

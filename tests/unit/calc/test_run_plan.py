@@ -7,9 +7,10 @@ import pytest
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory
 from opsctl.calc.accelerators import accelerator, unknown
+from opsctl.calc.error_bars import CALIBRATED_BAR
 from opsctl.calc.gpt_size import PUBLISHED, parameters
 from opsctl.calc.parallel_layout import Cluster, Topology
-from opsctl.calc.run_plan import RunInputs, calibrate, parse_topology, plan_run
+from opsctl.calc.run_plan import RunInputs, find_factor, parse_topology, plan_run
 
 H100 = accelerator("H100")
 LLAMA = PUBLISHED["llama-3-8b"]
@@ -60,7 +61,7 @@ def test_measured_step_scales_all_layouts() -> None:
     topology = parse_topology("TP2 PP1 MB1", EIGHT)
     plain = plan_run(EIGHT)
     measured_s = 2 * next(layout.seconds for layout in plain.layouts if layout.topology == topology)
-    doubled = plan_run(calibrate(EIGHT, topology, measured_s))
+    doubled = plan_run(replace(EIGHT, factor=find_factor(EIGHT, topology, measured_s), bar=CALIBRATED_BAR))
     assert doubled.step_s == pytest.approx(2 * plain.step_s)
     assert doubled.bar.high / doubled.bar.low < plain.bar.high / plain.bar.low
 
@@ -87,6 +88,7 @@ def test_cost_is_hours_times_price() -> None:
 def test_tokens_a_day_match_the_days() -> None:
     plan = plan_run(MANY)
     assert plan.tokens_per_day * plan.days == pytest.approx(15e12, rel=0.001)
+    assert plan_run(replace(MANY, unplanned=0.1)).days == pytest.approx(plan.days / 0.9)
 
 
 def test_checkpoint_has_14_bytes_a_parameter() -> None:

@@ -48,13 +48,6 @@ def test_13b_checkpoint_is_0_4_tb() -> None:
     assert save_interval.per_day(20 / 51, 18 * 32) == pytest.approx(60, rel=0.02)
 
 
-def test_unreliable_space_fills_the_quota_sooner() -> None:
-    full = save_interval.days_until_full(free=184, size=2.3, interval_s=3 * HOUR)
-    assert full == pytest.approx(10)
-    assert save_interval.days_until_full(free=0.8 * 184, size=2.3, interval_s=3 * HOUR) == pytest.approx(8)
-    assert save_interval.fits(free=0.8 * 184, size=2.3) == 64
-
-
 def test_interval_with_restart_maximizes_the_exact_form() -> None:
     mtbf, save, restart = 3 * HOUR, 60.0, 600.0
     best = save_interval.with_restart(save, mtbf, restart)

@@ -62,10 +62,10 @@ def simulate_mean(setup: SimulationSetup) -> Summary:
     """Simulate until the standard error is small compared with the tolerances of the tests."""
     outcomes = run(setup, 10)
     result = summary(outcomes)
-    while result.error > 0.002 and len(outcomes) < 200:
+    while result.spread > 0.002 * math.sqrt(result.seeds) and len(outcomes) < 200:
         outcomes += run(setup, 10, first=len(outcomes))
         result = summary(outcomes)
-    assert result.error <= 0.002
+    assert result.spread <= 0.002 * math.sqrt(result.seeds)
     return result
 
 

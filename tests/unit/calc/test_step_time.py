@@ -9,10 +9,11 @@ import pytest
 
 from opsctl.calc import gpu_memory, step_time
 from opsctl.calc.accelerators import accelerator
-from opsctl.calc.error_bars import step_bar
+from opsctl.calc.error_bars import TOTAL_BAR, step_bar
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
 from tests.support.published_rows import BLOOM, PublishedRow, predict_s, read_rows
+from tests.support.published_totals import read_totals
 
 TUNING = [row for row in read_rows() if row.half == "tuning"]
 TIMED = [row for row in TUNING if row.seconds]
@@ -44,12 +45,24 @@ def test_error_bars_hold_for_most_tuning_rows() -> None:
     assert 0.8 < inside / len(TIMED) < 0.96
 
 
-def test_rows_that_ran_are_not_refused() -> None:
-    refused = 0
-    for row in TUNING:
-        need = gpu_memory.fullest(row.shape, row.topology, batch=row.batch)
-        refused += row.ran and not need.fits(row.cluster.gpu.memory_gb)
-    assert refused <= 0.05 * len(TUNING)
+def test_most_rows_that_ran_fit_and_most_that_ran_out_do_not() -> None:
+    """All tuning halves. The others were read once, and are not read here."""
+    fitting: dict[bool, list[bool]] = {True: [], False: []}
+    for row in read_rows():
+        if row.half.startswith("tuning"):
+            need = gpu_memory.fullest(row.shape, row.topology, batch=row.batch)
+            fitting[row.ran].append(need.fits(row.cluster.gpu.memory_gb))
+    assert (len(fitting[True]), len(fitting[False])) == (475, 31)
+    assert sum(fitting[True]) > 0.99 * len(fitting[True])
+    assert sum(fitting[False]) < 0.1 * len(fitting[False])
+
+
+def test_published_totals_of_runs_lie_in_the_range() -> None:
+    """Of other makers than those of which the range is."""
+    ratios = {half: [run.ratio for run in read_totals() if run.row["half"] == half] for half in ("tuning", "test")}
+    assert (min(ratios["tuning"]), max(ratios["tuning"])) == pytest.approx((TOTAL_BAR.low, TOTAL_BAR.high), rel=0.02)
+    inside = [TOTAL_BAR.low <= ratio <= TOTAL_BAR.high for ratio in ratios["test"]]
+    assert len(inside) >= 19 and sum(inside) > 0.8 * len(inside)
 
 
 def test_second_collection_is_within_40_percent() -> None:

@@ -50,7 +50,7 @@ def test_prequel_has_206b_parameters() -> None:
 def test_rows_have_the_usual_units() -> None:
     words = "throughput --model bloom --gpus 512 --gpu A100 --batch 3584 --seconds 300 --tokens 300"
     names = [line.split("  ")[0] for line in plan(*words.split()).stdout.splitlines()]
-    assert names == ["time of a step", "TFLOP/s", "estimated TFLOP/s", "MFU", "HFU", "tokens/s", "days", "GPU-hours"]
+    assert names == ["time of a step", "TFLOP/s", "MFU", "HFU", "tokens/s", "days", "GPU-hours"]
 
 
 def test_published_shape_can_be_changed() -> None:
@@ -76,7 +76,7 @@ BAD = ("0", "-1", "nan", "inf", "-inf", "1e308", "1e-320", "1e30", "1e-30", "100
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_number_breaks_a_command(command: str) -> None:
     named = [(param.opts[0], param.type.name) for param in group.commands[command].params]
-    numbers = [name for name, kind in named if kind in ("float", "integer", "integer range")]
+    numbers = [name for name, kind in named if kind not in ("choice", "text", "boolean", "path")]
     for name in numbers:
         for value in BAD:
             error = plan(command, *COMMANDS[command], name, value).exception
@@ -97,7 +97,7 @@ def test_no_time_between_failures_breaks_the_plan(value: str) -> None:
 
 def test_memory_shows_fullest_stage_and_fit() -> None:
     result = run_json("memory", *COMMANDS["memory"])
-    assert (result["fullest"], result["fits"], result["least_gpus"]) == (0, True, 50)
+    assert (result["fullest"], result["fits"]) == (0, True)
 
 
 def test_topology_counts_reasons_for_exclusion() -> None:

@@ -1,6 +1,7 @@
 """`opsctl plan MODEL` through the command line."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from opsctl.base.errors import InputError
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.calc.gpu_memory import GIB
 from opsctl.cli import cli
 from opsctl.launch.launch_plan import job_spec
@@ -16,9 +17,13 @@ from opsctl.preflight.checks.nodes import memory
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.recipe import read_recipe
+from opsctl.report import formats
 from opsctl.settings.loader import SiteSettings, load_train
+from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.trainer import dry_run, footprint
 from opsctl.trainer.rank_layout import layout
+from tests.support.made_reports import make_rough_train
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
@@ -110,16 +115,77 @@ def test_cost_has_its_currency() -> None:
     assert "--price needs --currency, such as USD" in error.message
 
 
+def test_range_of_the_memory_agrees_with_the_probability_that_it_fits() -> None:
+    for size in (8, 70):
+        result = run_json(f"llama-3-{size}b", "--gpus", "64", "--gpu", "H100")
+        memory_gib, bar = sum(result["memory_bytes"].values()) / GIB, result["memory_error_bar"]
+        fits = result["layouts"][0]["fit_probability"]
+        assert (fits > 0.9, fits > 0.1) == (memory_gib * bar["high"] < 80, memory_gib * bar["low"] < 80)
+
+
 def test_measured_step_replaces_the_prediction() -> None:
     result = run_json(*LLAMA, "--batch", "128", "--topology", "TP2 MB1", "--measured", "20 for TP2 MB1")
     assert result["step_s"] == pytest.approx(20)
 
 
-def test_log_calibrates_the_stated_layout(tmp_path: Path) -> None:
+def test_log_calibrates_the_stated_layout() -> None:
     words = ("bloom", "--gpus", "384", "--gpu", "A100", "--batch", "2048", "--topology", "TP4 PP12 MB2 full")
     plain, calibrated = run_json(*words), run_json(*words, "--from-log", str(LOG))
-    assert plain["calibrated"] is None
-    assert calibrated["calibrated"] > 0
+    assert (plain["calibrated"], plain["learned"]) == (None, {})
+    assert calibrated["step_s"] == pytest.approx(median_step_s(recent_iterations(LOG, 20)))
+
+
+def test_finished_run_teaches_the_next_plan_of_its_cluster(tmp_path: Path) -> None:
+    """Its report replaces what a plan assumes, and the plan that learned teaches the plan of another model."""
+    (tmp_path / "run").mkdir()
+    made = formats.to_json(make_rough_train(tmp_path / "run").report(3320))
+    report, learned = tmp_path / "report.json", tmp_path / "plan.json"
+    report.write_text(json.dumps(made, default=str))
+    words = (*LLAMA, "--batch", "128", "--learn", f"{report} for TP2 MB1 none")
+    result = run_json(*words)
+    learned.write_text(json.dumps(result))
+    node_days = 2 * 2660 / 86400
+    assert result["learned"] == {
+        "factor": pytest.approx(10 / run_json(*LLAMA, "--batch", "128", "--topology", "TP2 MB1 none")["step_s"]),
+        "per_1000_node_days": pytest.approx(2 / (1 / 6.5 + node_days / 1000)),
+        "restart_s": pytest.approx((240 + 300) / 2),
+        "save_gb_s": pytest.approx(result["checkpoint_bytes"] / 35 / 1e9),
+        "queue_h": pytest.approx(60 / 3600),
+        "unplanned": pytest.approx(50 / 3320),
+    }
+    shown = plan(*words).output
+    assert ["failures", "per", "1000", "node-days", "6.5", "13", "×", "2.00"] in map(str.split, shown.splitlines())
+    assert "assumed: --failures" not in shown
+    unnamed = run_json(*words[:-1], str(report))["learned"]
+    assert result["learned"].keys() - unnamed.keys() == {"factor", "save_gb_s"}, "perhaps of another model"
+    other = run_json("llama-3-70b", "--gpus", "64", "--gpu", "H100", "--learn", str(learned), "--queue", "3")
+    assert "queue_h" not in other["learned"], "an option counts more than a file"
+    assert other["learned"]["factor"] == result["learned"]["factor"]
+    assert other["error_bar"]["high"] > result["error_bar"]["high"], "of another model"
+
+
+def test_drill_teaches_restarts_and_saves(tmp_path: Path) -> None:
+    drill = {"fault": "rank-killed", "noticed_s": 6, "cause": "signal", "action": "continue", "back_s": 96, "save_s": 8}
+    (tmp_path / "card.json").write_text(json.dumps([drill]))
+    result = run_json(*LLAMA, "--learn", str(tmp_path / "card.json"))
+    assert (result["learned"]["restart_s"], result["save_s"]) == (pytest.approx(90), pytest.approx(8))
+    assert result["calibrated"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12", "nothing to learn"),
+        ("{}", "no iteration line"),
+        ('{"buckets": 1}', "neither a report"),
+        ('{"learned": {"factor": 0}}', "not above 0"),
+    ],
+)
+def test_unreadable_lesson_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    error = plan(*LLAMA, "--learn", text if text == "12" else str(tmp_path / "file")).exception
+    assert isinstance(error, OpsctlError)
+    assert message in error.message
 
 
 def test_configuration_file_is_planned(tmp_path: Path) -> None:
@@ -158,9 +224,13 @@ def test_unknown_model_suggests_near_ones() -> None:
 
 def test_page_has_plots_and_no_outside_references(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    assert plan(*LLAMA, "--html", str(page)).exit_code == 0
+    shown = plan(*LLAMA, "--html", str(page)).output
     text = page.read_text()
     assert text.count("<svg") == 3
+    for name in ("days", "GPU-hours", "memory"):
+        [(value, least, most)] = re.findall(rf"^{name} +([\d.,]+)(?: GiB)?, ([\d.,]+) to ([\d.,]+\d)", shown, re.M)
+        assert f"<td>{value}</td><td>{least} to {most}</td>" in text
+    assert re.findall(r"fits with \d+%", shown) == re.findall(r"fits with \d+%", text)
     assert "http" not in text
 
 

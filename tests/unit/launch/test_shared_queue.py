@@ -66,11 +66,11 @@ def viewers(tmp_path: Path) -> Viewers:
 
 
 def test_viewers_of_a_user_ask_once_in_the_age_of_a_list(viewers: Viewers) -> None:
-    for _ in range(360):
+    for _ in range(60):
         for _ in range(12):
             viewers.read()
         viewers.controller.clock.sleep(10)
-    assert viewers.controller.squeues <= 120
+    assert viewers.controller.squeues <= 20
 
 
 BROKEN: list[Callable[[Path], object]] = [

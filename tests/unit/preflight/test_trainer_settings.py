@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from opsctl.calc.parallel_layout import Topology
 from opsctl.preflight.recipe import read_recipe
 from opsctl.preflight.trainer_settings import COMMANDS, load_table
 from opsctl.settings.loader import TrainSettings, parse
-from tests.support.cases import read_table
+from tests.support.cases import read_cases, read_table
 
 
 @pytest.fixture
@@ -95,6 +96,18 @@ def test_gpt_neox_yaml_is_read(read):
     recipe = read("python", "deepy.py", "train.py", "20B.yml", files={"20B.yml": text})
     assert (recipe.trainer, recipe.pipeline, recipe.tensor, recipe.layers) == ("GPT-NeoX", 2, 4, 44)
     assert (recipe.save, recipe.precision) == ("/c", "fp16")
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "options_that_decide_memory_are_read"))
+def test_options_that_decide_memory_are_read(read, command, differs):
+    topology = read(*command.split()).topology(8)
+    usual = Topology(tp=1, pp=1, dp=8)
+    assert {name: getattr(topology, name) for name in OF_MEMORY if getattr(topology, name) != getattr(usual, name)} == (
+        differs
+    )
+
+
+OF_MEMORY = ("zero", "recompute", "kernels", "accumulates_whole", "gradients_16", "fused_loss")
 
 
 def test_unknown_trainer_is_never_certain(read):
