@@ -138,12 +138,14 @@ class CheckpointAge:
             times = {"age_s": observation.running_s, "limit_s": observation.limit_s}
             severity = judge_age(**times)
             says = state("checkpoint.age", train=train, newest=newest, **times)
-        save = type_now(("opsctl", "save-switch", train)) if severity is not Severity.OK else NO_REMEDY
-        findings = [Finding(key=key, severity=severity, says=says, train=train, fix=save)]
+        fix = advise("remedy.save", ("opsctl", "save-switch", train)) if severity is not Severity.OK else NO_REMEDY
+        findings = [Finding(key=key, severity=severity, says=says, train=train, fix=fix)]
         if observation.standing:
             findings.append(_judge_standstill(observation.standing, key, train))
-        if observation.unanswered and observation.unanswered.is_overdue:
-            findings.append(_judge_unanswered(observation.unanswered, f"{key}/switch", train))
+        if (save := observation.unanswered) and save.is_overdue:
+            says = state("checkpoint.unanswered", save.why, train=train, age_s=save.age_s)
+            disarm = type_now(("opsctl", "save-switch", train, "--disarm"))
+            findings.append(Finding(key=f"{key}/switch", severity=Severity.WARNING, says=says, train=train, fix=disarm))
         size, usual = observation.size, observation.usual
         if size is not None and usual and size > LARGE_SIZE_RATIO * usual:
             sizes = {"more_percent": 100 * (size / usual - 1), "size_bytes": size, "usual_bytes": usual}
@@ -163,16 +165,6 @@ class CheckpointAge:
                 )
             )
         return findings
-
-
-def _judge_unanswered(save: UnansweredSave, key: str, train: str) -> Finding:
-    return Finding(
-        key=key,
-        severity=Severity.WARNING,
-        says=state("checkpoint.unanswered", save.why, train=train, age_s=save.age_s),
-        train=train,
-        fix=type_now(("opsctl", "save-switch", train, "--disarm")),
-    )
 
 
 def _find_begin(train: WatchedTrain, newest: Save | None) -> datetime | None:
@@ -270,14 +262,10 @@ def read_ended_attempts(train: WatchedTrain, count: int) -> list[EndedAttempt]:
     for name in reversed([name for name in names if name not in early]):
         if len(ended) == count:
             break
-        if attempt := _read_end(train, name):
+        attempt = load_record(EndedAttempt, train.run.attempt(name).end)
+        if attempt and attempt.outcome not in REQUESTED_ENDS:
             ended.append(attempt)
     return ended[::-1]
-
-
-def _read_end(train: WatchedTrain, name: str) -> EndedAttempt | None:
-    ended = load_record(EndedAttempt, train.run.attempt(name).end)
-    return None if ended is None or ended.outcome in REQUESTED_ENDS else ended
 
 
 def is_standstill(attempts: Sequence[EndedAttempt], count: int) -> bool:

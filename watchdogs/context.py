@@ -42,16 +42,9 @@ class WatchdogMemory:
         return self.find(cls, watchdog, thing) or cls()
 
     def find(self, cls: type[Remembered], watchdog: str, thing: str) -> Remembered | None:
-        """Return what was remembered of a thing; None if nothing valid was. A damaged file is kept aside.
-
-        Files of earlier versions had the position in the log beside the other fields. The class of a memory that has
-        changed in other ways has a method `upgrade`.
-        """
+        """Return what was remembered of a thing; None if nothing valid was. A damaged file is kept aside."""
         contents = map(_read, reversed(self._paths(watchdog, thing)))
-        fields = next((fields for fields in contents if fields is not None), None)
-        if fields and "inode" in fields and "log" not in fields:
-            fields["log"] = fields
-        return None if fields is None else recall(cls, getattr(cls, "upgrade", dict)(fields))
+        return recall(cls, next((fields for fields in contents if fields is not None), None))
 
     def remember(self, watchdog: str, thing: str, value: object) -> None:
         """Store a frozen dataclass, so that `recall` returns it in the next cycle.

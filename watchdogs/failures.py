@@ -24,9 +24,10 @@ from opsctl.state.events import (
     cancels_train,
 )
 from opsctl.state.journal import replay
+from opsctl.state.reasons import ReasonKind
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
-from opsctl.watchdogs.held_cause import advise_still, describe_cause
+from opsctl.watchdogs.held_cause import advise_still, describe_cause, may_blame_node
 
 HELD, STOPPED, CONTINUES_WITHOUT = "failures.held", "failures.stopped", "failures.continues_without"
 """Kinds of findings about a held train, about a train that stopped with an empty queue, and about a train that lost
@@ -143,7 +144,7 @@ def _of(
     causes = [event for event in events if isinstance(event, Diagnosed) and event.attempt == last]
     cause = causes[-1] if causes else None
     holds = held is not None and held.attempt == attempt
-    nodes = cause.node if cause else ""
+    nodes = cause.node if cause and may_blame_node(cause) else ""
     nodes = taken.nodes if taken else nodes
     is_excluded = taken is not None and taken.excluded
     if held is not None and holds:
@@ -155,7 +156,7 @@ def _of(
     else:
         kind = "failures.proposes_exclusion" if taken and taken.proposed else "failures.continues_with"
         kind = CONTINUES_WITHOUT if is_excluded else kind
-        says = state(kind, train=train, nodes=nodes, attempt=last, why=str(taken.reason) if taken else "")
+        says = state(kind, train=train, nodes=nodes, attempt=last, why=_explain_exclusion(taken) if taken else "")
     actions = [quote(text) for text in (taken.done if taken else ())]
     is_held = held is not None and holds and held.action != "propose-hold" and waiting != 0
     actions += [state("failures.held_queued", train=train)] if is_held else []
@@ -181,9 +182,15 @@ def _of(
         names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(quoted)))),
         evidence=evidence,
         actions=tuple(actions),
-        fix=_advise(run, advice, nodes if taken else "", action=held.action if held and holds else "", waiting=waiting),
+        fix=_advise(run, advice, nodes, action=held.action if held and holds else "", waiting=waiting),
         is_certain=True,
     )
+
+
+def _explain_exclusion(taken: ExclusionDecided) -> str:
+    """Return the diagnosed cause without its kind and place, which the sentence does not need."""
+    is_diagnosis = taken.reason.kind == ReasonKind.DIAGNOSIS and taken.reason.text
+    return taken.reason.text if is_diagnosis else str(taken.reason)
 
 
 def _advise(run: RunDir, advice: str, nodes: str, *, action: str, waiting: int | None) -> Remedy:

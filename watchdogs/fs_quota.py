@@ -13,12 +13,13 @@ from pydantic import AwareDatetime
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Severity
-from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
+from opsctl.base.statements import NO_REMEDY, Remedy, Statement, Value, advise, state
 from opsctl.base.units import format_size
-from opsctl.checkpoints.scan import find_saves, size_of
+from opsctl.checkpoints.scan import size_of
 from opsctl.settings.watch import Filesystem
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.disk_usage import Space, User
+from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table
 from opsctl.watchdogs.checkpoint import expected_s
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -48,6 +49,7 @@ class Growth:
     """Time of the newest checkpoint."""
     replaces: bool
     """Whether every new checkpoint replaces an old one."""
+    is_foreign: bool = False
 
     @property
     def bytes_s(self) -> float:
@@ -132,17 +134,24 @@ class FsQuota:
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
         severity, says = _judged(observation, now)
         fastest = max(observation.trains, key=lambda growth: growth.bytes_s, default=None)
-        prune = [("opsctl", "checkpoint", "prune", fastest.train, "--keep-last", "5", "--dry-run")] if fastest else []
-        fix = advise("remedy.disk" if prune else "remedy.disk_of_others", *prune)
         return [
             Finding(
                 key=f"{self.name}/{observation.filesystem.name}",
                 severity=severity,
                 says=says,
                 details=_list_users(observation),
-                fix=fix if severity in BAD else NO_REMEDY,
+                fix=_advise_room(fastest) if severity in BAD else NO_REMEDY,
             )
         ]
+
+
+def _advise_room(fastest: Growth | None) -> Remedy:
+    """Return how to make room: opsctl removes checkpoints of the embedded trainer only."""
+    if fastest is None:
+        return advise("remedy.disk_of_others")
+    if fastest.is_foreign:
+        return advise("remedy.disk_of_foreign", ("opsctl", "checkpoint", "list", fastest.train))
+    return advise("remedy.disk", ("opsctl", "checkpoint", "prune", fastest.train, "--keep-last", "5", "--dry-run"))
 
 
 def _figures(space: Space) -> tuple[float | None, ...]:
@@ -176,12 +185,12 @@ def _bytes(filesystem: Filesystem, space: Space) -> tuple[Severity, Statement] |
     reliable = filesystem.reliable_percent / 100
     limit = space.limit if space.limit is not None else filesystem.limit
     if space.used is None or not limit:
-        return _share(filesystem, space.percent / reliable, "bytes") if space.percent is not None else None
+        return _share(filesystem, space.percent / reliable, "space") if space.percent is not None else None
     left = limit * reliable - space.used
     figures: dict[str, Value] = {"used": format_size(space.used), "limit": format_size(limit)}
     if reliable < 1:
         figures["reliable_percent"] = filesystem.reliable_percent
-    severity, says = _share(filesystem, 100 * space.used / (limit * reliable), "bytes", figures)
+    severity, says = _share(filesystem, 100 * space.used / (limit * reliable), "space", figures)
     if left >= filesystem.free:
         return severity, says
     needed = {"left_bytes": max(0, left), "needed_bytes": filesystem.free}
@@ -221,7 +230,7 @@ def _hours(observation: FilesystemObservation) -> list[tuple[Severity, Statement
     forecasts = []
     if rate > 0 and limit and space.used is not None:
         left = limit * filesystem.reliable_percent / 100 - space.used
-        forecasts.append(_forecast(filesystem, left / rate / 3600, "bytes", format_size(rate * 86400)))
+        forecasts.append(_forecast(filesystem, left / rate / 3600, "space", format_size(rate * 86400)))
     inode_rate = sum(train.inodes_s for train in observation.trains)
     if inode_rate > 0 and inode_limit and space.inodes_used is not None:
         left = inode_limit - space.inodes_used
@@ -270,15 +279,15 @@ def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, tuple[int, i
     None if the train stores checkpoints elsewhere, is not queued, or has no checkpoint yet. The size of a checkpoint is
     measured once and stored in `sizes`. Raises OSError.
     """
-    directory = train.run.checkpoints
-    if train.snapshot is None or not train.snapshot.is_queued or not _is_on(directory, path):
+    if train.snapshot is None or not train.snapshot.is_queued:
         return None
-    saves = find_saves(directory, embedded=train.run.trainer_config.exists())
-    every_s = expected_s(train) or _usual_s([save.at for save in saves])
-    if not saves or not every_s:
+    saves, is_foreign = find_train_saves(train.run, train.config), not train.run.trainer_config.exists()
+    gaps_s = [(after.at - before.at).total_seconds() for before, after in pairwise(saves) if after.at > before.at]
+    every_s = expected_s(train) or (median(gaps_s[-20:]) if gaps_s else None)
+    if not saves or not every_s or not _is_on(saves[-1].path, path):
         return None
     # The newest of a foreign trainer may still be being written.
-    whole = saves[-2] if len(saves) > 1 and not saves[-1].step else saves[-1]
+    whole = saves[-2] if len(saves) > 1 and is_foreign else saves[-1]
     key = f"{train.name}/{whole.path.name}"
     if key not in sizes:
         sizes[key] = size_of(whole.path)
@@ -293,6 +302,7 @@ def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, tuple[int, i
         every_s=every_s,
         newest=saves[-1].at,
         replaces=0 < keep <= len(saves),
+        is_foreign=is_foreign,
     )
 
 
@@ -301,11 +311,6 @@ def _is_on(directory: os.PathLike[str], path: str) -> bool:
         return os.stat(directory).st_dev == os.stat(path).st_dev  # noqa: PTH116 (two kinds of path)
     except OSError:
         return False
-
-
-def _usual_s(times: Sequence[datetime]) -> float | None:
-    gaps = [(b - a).total_seconds() for a, b in pairwise(times) if b > a]
-    return median(gaps[-20:]) if gaps else None
 
 
 def measure_observed(samples: Sequence[Sequence[float]]) -> float | None:

@@ -211,7 +211,8 @@ def learn(
     before = before or Rhythm(since=now, checked_at=now)
     # A time from the future comes from a broken clock.
     before = replace(before, since=min(before.since, now), checked_at=min(before.checked_at, now))
-    step, saved = lines[-1].step if lines else before.step, _newest_save(train)
+    step, directories = lines[-1].step if lines else before.step, find_directories(train.run, train.config)
+    saved = scan_directories(directory.path for directory in directories).changed_ns / 1e9  # also unfinished ones
     line_s = _line_s(lines) or before.line_s
     rhythm = replace(before, attempt=attempt.name, step=step, saved=saved, checked_at=now, line_s=line_s)
     if is_new:
@@ -234,12 +235,6 @@ def _log_time(train: WatchedTrain, now: datetime) -> datetime | None:
         return min(now, datetime.fromtimestamp(train.run.main_log.stat().st_mtime, UTC))
     except OSError:
         return None
-
-
-def _newest_save(train: WatchedTrain) -> float:
-    """Return when a checkpoint was last written, as seconds since the epoch; includes unfinished checkpoints."""
-    directories = find_directories(train.run, train.config)
-    return scan_directories(directory.path for directory in directories).changed_ns / 1e9
 
 
 def _line_s(lines: list[Iteration]) -> float | None:

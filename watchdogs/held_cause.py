@@ -24,12 +24,17 @@ def describe_cause(history: TrainHistory) -> str:
         return ""
     same = list_same_cause(history, last.attempt)
     nodes = list(dict.fromkeys(filter(None, (event.node for event in same))))
-    is_of_node = last.cause_kind in set(CauseKind) and may_exclude(CauseKind(last.cause_kind))
+    is_of_node = may_blame_node(last)
     on = f" on {nodes[0]}" if len(nodes) == 1 and is_of_node else ""
     if len(nodes) > 1 and is_of_node:
         on = f" on {len(nodes)} nodes, last {nodes[0]}"
     times = {0: "", 1: "", 2: ", twice"}.get(len(same), f", {len(same)} times in a row")
     return f"{shorten(last.says, MAX_CAUSE_CHARS, placeholder='…')}{on}{times}"
+
+
+def may_blame_node(diagnosis: Diagnosed) -> bool:
+    """Return whether the cause may lie in a node: an error of the program names only where it was raised."""
+    return diagnosis.cause_kind in set(CauseKind) and may_exclude(CauseKind(diagnosis.cause_kind))
 
 
 def list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:

@@ -18,8 +18,8 @@ WINDOW = 100
 """Number of log lines that define the level and the noise."""
 MIN_LINES = 8
 """Fewer lines define no level."""
-JUMP = 6.0
-"""A spike is this many deviations above the level twice in a row, or twice as many once."""
+JUMP, SPIKE_LINES = 6.0, 2
+"""A spike is this many deviations above the level, in so many lines in a row: a single odd batch is none."""
 FLOOR = 0.01
 """Minimum noise as a share of the level: a very smooth window must not turn every line into a spike."""
 NEAR_ZERO = 0.01
@@ -84,8 +84,8 @@ class LossState:
     """First step of the current spike."""
     spike_lines: int = 0
     peak: float = 0.0
-    above: int = 0
-    """Number of consecutive newest lines above the spike threshold."""
+    above: tuple[tuple[int, float], ...] = ()
+    """Step and loss of the newest line, if it is above the spike threshold and no spike goes on."""
     bad: int = 0
     """Number of consecutive newest lines with a loss that is not finite, or with a step skipped for that reason."""
     bad_since: int | None = None
@@ -190,7 +190,7 @@ def _rolled_back(curve: LossState, step: int) -> LossState:
     )
     if curve.spike_step is not None and curve.spike_step < step:
         return curve
-    return replace(curve, recent=(), spike_step=None, spike_lines=0, above=0)
+    return replace(curve, recent=(), spike_step=None, spike_lines=0, above=())
 
 
 def _gradient(curve: LossState, line: Iteration, begin: int) -> LossState:
@@ -218,9 +218,10 @@ def _judge_point(curve: LossState, loss: float) -> LossState:
         return _in_spike(curve, loss, level)
     noise = curve.noise
     excess = (loss - level) / noise
-    above = curve.above + 1 if excess > JUMP else 0
-    if above >= 2 or excess > 2 * JUMP:
-        return replace(curve, spike_step=curve.step, spike_lines=1, peak=loss, above=above)
+    above = (*curve.above, (curve.step, loss)) if excess > JUMP else ()
+    if len(above) >= SPIKE_LINES:
+        peak = max(loss for _, loss in above)
+        return replace(curve, spike_step=above[0][0], spike_lines=len(above), peak=peak, above=())
     return replace(curve, above=above) if above else _take(curve, loss, level, noise=noise)
 
 
@@ -235,14 +236,14 @@ def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
             )
             curve = _note(curve, spike)
         # Losses during the spike must not influence the judgement after the spike.
-        return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss, level, noise=noise)
+        return _take(replace(curve, spike_step=None, spike_lines=0, above=(), recent=()), loss, level, noise=noise)
     if lines > LOST and _is_flat(curve.recent):
         fresh = tuple((curve.step, value) for value in curve.recent)
         raised = curve.long_level
         if curve.has_level:
             before = level if raised.before is None else raised.before
             raised = raise_level(raised, before=before, after=median(curve.recent), step=step)
-        return replace(curve, points=fresh, spike_step=None, spike_lines=0, above=0, long_level=raised)
+        return replace(curve, points=fresh, spike_step=None, spike_lines=0, above=(), long_level=raised)
     return replace(curve, spike_lines=lines, peak=max(curve.peak, loss))
 
 
@@ -271,7 +272,7 @@ def _take(curve: LossState, loss: float, level: float, *, noise: float) -> LossS
     long_level = curve.long_level
     if len(curve.points) >= MIN_LINES and curve.has_level:
         long_level = add_loss(long_level, curve.step, clipped, noise)
-    return replace(curve, points=points, long_level=long_level, above=0)
+    return replace(curve, points=points, long_level=long_level, above=())
 
 
 def shape(curve: LossState) -> LossShape:

@@ -19,7 +19,13 @@ MAX_BATCHES = 60
 """Batches remembered: a rollback by 900 lines leaves some."""
 COURSE_BATCHES = 20
 """Newest batches that define the course of the loss."""
-ALLOWED_NOISE, ALLOWED_SHARE = 3.0, 0.04
+MAX_FALL, MAX_SUSPECTS = 0.05, 8
+"""After a batch above the allowance, the course is continued by this share of the level at most, for so many batches:
+no bend of a calm curve lifts the loss above what it has reached."""
+CREEP_BATCHES, CREEP_SHARE, MAX_CREEP_FALL = 15, 0.055, 0.01
+"""A slow rise: the mean of MIN_BATCHES is this share above the course of all but the newest CREEP_BATCHES, of which
+there are COURSE_BATCHES: the beginning of a training alone is steeper than its course."""
+ALLOWED_NOISE, ALLOWED_SHARE = 3.0, 0.05
 """A rise is allowed up to this many deviations of a batch and up to this share of the level: another mixture of the
 data costs 3 %."""
 BACK_NOISE, BACK_SHARE = 1.5, 0.01
@@ -51,8 +57,8 @@ class LevelState:
     """The level before the rise; None while the loss is at its normal level."""
     peak: float = 0.0
     """The highest batch since the rise."""
-    recent: tuple[float, ...] = ()
-    """The newest batches since the rise."""
+    recent: tuple[tuple[int, float], ...] = ()
+    """Last step and mean of the newest batches since the rise, or of all since the begin of a possible rise."""
     rises: int = 0
     """Number of newest batches of which each is higher than all before."""
 
@@ -69,7 +75,7 @@ class LevelState:
         """The rise as a share of the level before."""
         if not self.before or not self.recent:
             return 0.0
-        return fmean(self.recent) / self.before - 1
+        return fmean(mean for _, mean in self.recent) / self.before - 1
 
 
 def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> LevelState:
@@ -78,39 +84,54 @@ def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> Le
     if len(losses) < BATCH_LINES:
         return replace(state, losses=losses)
     state, mean = replace(state, losses=()), fmean(losses)
-    level, deviation = _find_course(state.batches)
+    level, deviation = _find_course(state.batches, step, max_fall=MAX_FALL if state.excess > 0 else 0.0)
     floor = FLOOR * abs(level if state.before is None else state.before)
     noise = max(deviation, line_noise / math.sqrt(BATCH_LINES), floor)
     if state.before is not None:
-        return _add_raised(state, state.before, mean, noise)
+        return _add_raised(state, state.before, step, mean, noise=noise)
     return _add_normal(state, step, mean, level=level, noise=noise)
 
 
 def _add_normal(state: LevelState, step: int, mean: float, *, level: float, noise: float) -> LevelState:
-    taken = replace(state, batches=(*state.batches, (step, mean))[-MAX_BATCHES:], excess=0.0, rise_step=None)
+    recent = (*state.recent, (step, mean))
+    taken = replace(state, batches=(*state.batches, *recent)[-MAX_BATCHES:], recent=(), excess=0.0, rise_step=None)
     if len(state.batches) < MIN_BATCHES:
         return taken
     allowance = max(ALLOWED_NOISE * noise, ALLOWED_SHARE * abs(level))
     excess = state.excess + min(MAX_EXCESS, (mean - level - allowance) / noise)
-    if excess <= 0:
-        return taken
+    if excess <= 0 or (excess < LIMIT and len(recent) > MAX_SUSPECTS):
+        return _find_creep(taken, step)
     rise_step = state.batches[-1][0] + 1 if state.rise_step is None else state.rise_step
     if excess < LIMIT:
         # A possible rise must not become part of the course with which the next batches are compared.
-        return replace(state, excess=excess, rise_step=rise_step)
+        return replace(state, excess=excess, rise_step=rise_step, recent=recent)
     return raise_level(state, before=level, after=mean, step=rise_step)
+
+
+def _find_creep(state: LevelState, step: int) -> LevelState:
+    """Return the state with a rise that came in many small steps, against the course of the batches before."""
+    old, new = state.batches[:-CREEP_BATCHES], [mean for _, mean in state.batches[-MIN_BATCHES:]]
+    if len(old) < COURSE_BATCHES:
+        return state
+    level, deviation = _find_course(old, step, max_fall=MAX_CREEP_FALL)
+    allowance = max(ALLOWED_NOISE * deviation, CREEP_SHARE * abs(level))
+    if fmean(new) <= level + allowance:
+        return state
+    return raise_level(state, before=level, after=fmean(new), step=old[-1][0] + 1)
 
 
 def raise_level(state: LevelState, *, before: float, after: float, step: int) -> LevelState:
     """Return the state with a rise from `before` to `after` at `step`."""
-    return replace(state, before=before, peak=after, rise_step=step, recent=(after,), excess=0.0, rises=0, losses=())
+    recent = ((step, after),)
+    return replace(state, before=before, peak=after, rise_step=step, recent=recent, excess=0.0, rises=0, losses=())
 
 
-def _add_raised(state: LevelState, before: float, mean: float, noise: float) -> LevelState:
-    recent = (*state.recent, mean)[-MIN_BATCHES:]
+def _add_raised(state: LevelState, before: float, step: int, mean: float, *, noise: float) -> LevelState:
+    recent = (*state.recent, (step, mean))[-MIN_BATCHES:]
     allowance = max(BACK_NOISE * noise, BACK_SHARE * abs(before))
-    if len(recent) == MIN_BATCHES and fmean(recent) <= before + allowance:
-        return lower_level(state)
+    if len(recent) == MIN_BATCHES and fmean(loss for _, loss in recent) <= before + allowance:
+        # The batches from before the rise tell the course of an earlier part of the curve.
+        return replace(lower_level(state), batches=recent)
     is_higher = mean > state.peak + RISING_NOISE * noise
     return replace(state, recent=recent, peak=max(state.peak, mean), rises=min(2, state.rises + 1) if is_higher else 0)
 
@@ -130,11 +151,15 @@ def roll_back(state: LevelState, step: int) -> LevelState:
     batches = tuple(batch for batch in state.batches if batch[0] < step)
     if state.rise_step is not None and state.rise_step >= step:
         state = lower_level(state)
-    return replace(state, batches=batches, losses=(), excess=0.0)
+    recent = state.recent if state.is_raised else ()
+    return replace(state, batches=batches, losses=(), recent=recent, excess=0.0)
 
 
-def _find_course(batches: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Return the level that the loss has reached, and the usual deviation of a batch; zeros for too few batches."""
+def _find_course(batches: Sequence[tuple[int, float]], step: int, *, max_fall: float) -> tuple[float, float]:
+    """Return the level that is expected at `step`, and the usual deviation of a batch; zeros for too few batches.
+
+    The course is continued by the share `max_fall` of the level at most: a loss that flattens is no rise.
+    """
     if len(batches) < MIN_BATCHES:
         return 0.0, 0.0
     means = [mean for _, mean in batches]
@@ -147,4 +172,6 @@ def _find_course(batches: Sequence[tuple[int, float]]) -> tuple[float, float]:
     slope = min(0.0, median(slopes))
     reached = [mean + slope * (course[-1][0] - at) for at, mean in course]
     level = median(reached)
-    return min(lowest, level), DEVIATION * median(abs(mean - level) for mean in reached)
+    deviation = DEVIATION * median(abs(mean - level) for mean in reached)
+    fall = -slope * max(0.0, math.log(max(1, step)) - course[-1][0])
+    return min(lowest, level) - min(fall, max_fall * abs(level)), deviation

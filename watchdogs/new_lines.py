@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from opsctl.state.files import read_size_bytes
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_formats import formats_for, load_epochs
@@ -68,10 +69,7 @@ def why_idle(train: WatchedTrain) -> str:
     """Return why nothing is expected in the log of a train: over, or not started; empty otherwise."""
     if train.is_over:
         return "the train is over"
-    try:
-        return "" if train.run.main_log.stat().st_size else "nothing logged yet"
-    except FileNotFoundError:
-        return "nothing logged yet"
+    return "" if read_size_bytes(train.run.main_log) else "nothing logged yet"
 
 
 def _read_steps(reader: StepReader, files: Sequence[GrowingFile]) -> tuple[list[Iteration], list[Position]]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Node
 from opsctl.base.nodesets import union
-from opsctl.base.statements import Remedy, Statement, state, type_now
+from opsctl.base.statements import Remedy, Statement, advise, state, type_now
 from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.state.site_dir import SiteDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -91,9 +91,11 @@ def judge_node(train: str, node: Node, record: NodeRecord | None) -> Finding | N
         train=train,
         node=node.name,
         evidence=record.evidence if record and verdict is not Severity.OK else (),
-        fix=type_now(
+        fix=advise(
+            "remedy.bad_node",
             ("opsctl", "health", node.name),
             ("opsctl", "release", train, "--exclude", node.name),
+            train=train,
         ),
     )
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
@@ -56,11 +56,6 @@ class LogMatches:
 class ChecksMemory:
     logs: Mapping[str, LogMatches] = field(default_factory=dict)
     """By check."""
-
-    @staticmethod
-    def upgrade(fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a file; those of earlier versions have the checks at their top."""
-        return fields if "logs" in fields else {"logs": fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime
 
 from opsctl.base.findings import Finding, Severity
 from opsctl.base.model import Job, JobState
-from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
+from opsctl.base.statements import NO_REMEDY, Remedy, Statement, Value, advise, state, type_now
 from opsctl.base.units import format_duration, parse_slurm_minutes
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import (
@@ -143,7 +143,7 @@ class SlurmStatus:
         return replace(before, pulse=context.now, state=state)
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
-        severity, says, command = _judged(observation, now)
+        severity, says, fix = _judged(observation, now)
         rows = [
             state("queue.row", array=job.array, state=job.state.value, reason=job.reason) for job in observation.jobs
         ]
@@ -155,7 +155,7 @@ class SlurmStatus:
                 train=observation.train,
                 since=observation.idle_since,
                 details=tuple(rows[:10]),
-                fix=type_now(command) if command else NO_REMEDY,
+                fix=fix,
             )
         ]
 
@@ -180,8 +180,7 @@ def find_related_jobs(
     )
 
 
-_Judgement = tuple[Severity, Statement, tuple[str, ...]]
-"""Severity, statement, and the command to type; empty without one."""
+_Judgement = tuple[Severity, Statement, Remedy]
 
 
 def _judged(queue: QueueObservation, now: datetime) -> _Judgement:
@@ -191,7 +190,7 @@ def _judged(queue: QueueObservation, now: datetime) -> _Judgement:
         return _waits(queue, now)
     if queue.jobs:
         says = state("queue.unknown_state", train=queue.train, state=queue.jobs[0].state.value)
-        return Severity.UNKNOWN, says, ("squeue",)
+        return Severity.UNKNOWN, says, type_now(("squeue",))
     return _is_nowhere(queue, now)
 
 
@@ -199,19 +198,19 @@ def _runs(queue: QueueObservation, now: datetime) -> _Judgement:
     job = queue.active[-1]
     facts = {"train": queue.train, "state": job.state.value.lower(), "nodes": job.nodes or "?"}
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
-        return Severity.WARNING, state("queue.runs", **facts), ("scontrol", "resume", job.id)
+        return Severity.WARNING, state("queue.runs", **facts), type_now(("scontrol", "resume", job.id))
     blocked = timedelta(minutes=queue.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
         age_s = (now - job.end).total_seconds()
-        return Severity.WARNING, state("queue.cleans_up", age_s=age_s, **facts), ("opsctl", "nodes")
+        return Severity.WARNING, state("queue.cleans_up", age_s=age_s, **facts), type_now(("opsctl", "nodes"))
     if never := queue.kinds.get(WaitKind.NEVER):
         says = state("queue.runs_last", array=never.array, why=explain_wait(never), **facts)
-        return Severity.WARNING, says, ("opsctl", "status", queue.train)
-    return Severity.OK, state("queue.runs", **facts), ()
+        return Severity.WARNING, says, type_now(("opsctl", "status", queue.train))
+    return Severity.OK, state("queue.runs", **facts), NO_REMEDY
 
 
 def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
-    kinds, status = queue.kinds, ("opsctl", "status", queue.train)
+    kinds, status = queue.kinds, type_now(("opsctl", "status", queue.train))
     for bad, severity in (
         (WaitKind.NEVER, Severity.CRITICAL),
         (WaitKind.FAILED, Severity.CRITICAL),
@@ -232,7 +231,7 @@ def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
         "age_s": idle_s,
     }
     if WaitKind.HELD in kinds and len(kinds) == 1:
-        return Severity.OK, state("queue.waits", **facts), ("opsctl", "release", queue.train)
+        return Severity.OK, state("queue.waits", **facts), type_now(("opsctl", "release", queue.train))
     exclusive = queue.limits.exclusive_allocation_minutes
     if exclusive is not None and idle_s is not None and idle_s >= exclusive * 60:
         return Severity.CRITICAL, state("queue.exclusive", **facts), status
@@ -247,19 +246,20 @@ def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
     if is_behind and idle_s is not None and idle_s >= limit_s:
         kind = "queue.long_until" if starts else "queue.long"
         return Severity.WARNING, state(kind, limit_s=limit_s, starts=starts, **facts), status
-    return Severity.OK, state("queue.waits", starts=starts, **facts), ()
+    return Severity.OK, state("queue.waits", starts=starts, **facts), NO_REMEDY
 
 
 def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
-    train = queue.train
+    train, launch = queue.train, ("opsctl", "launch", queue.config)
     if queue.ended:
-        return Severity.OK, state("queue.over", train=train, why=queue.ended), ()
+        return Severity.OK, state("queue.over", train=train, why=queue.ended), NO_REMEDY
     if queue.is_stopped:
-        return Severity.OK, state("queue.stopped", train=train), ()
+        return Severity.OK, state("queue.stopped", train=train), NO_REMEDY
     begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
-        return Severity.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch", queue.config)
-    return Severity.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", queue.config)
+        return Severity.UNKNOWN, state("queue.cut_off", train=train), type_now(launch)
+    relaunch = advise("remedy.relaunch", ("opsctl", "why", train), launch)
+    return Severity.CRITICAL, state("queue.missing", train=train), relaunch
 
 
 def list_pulse_lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:

@@ -6,7 +6,7 @@ never becomes the new normal. Every line counts, however many lie between two wa
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -151,7 +151,8 @@ class Throughput:
         nodes: tuple[tuple[str, float], ...] = ()
         if speed.is_known:
             severity, is_slow = speed.severity, speed.severity is not Severity.OK
-            nodes = observation.nodes if is_slow and _stands_out(observation.nodes) else ()
+            first = [seconds for _, seconds in observation.nodes[:2]]
+            nodes = observation.nodes if is_slow and len(first) == 2 and first[0] >= 1.02 * first[1] else ()
             slowest = dict(zip(("slow_s", "next_s"), (seconds for _, seconds in nodes), strict=False))
             says = state(
                 "speed.slow" if is_slow else "speed.known",
@@ -211,11 +212,6 @@ def _nodes(train: WatchedTrain) -> tuple[tuple[str, float], ...]:
         if heartbeat and attempt and heartbeat.attempt == attempt.name and heartbeat.step_s
     }
     return tuple(sorted(known.items(), key=lambda pair: -pair[1]))
-
-
-def _stands_out(nodes: Sequence[tuple[str, float]]) -> bool:
-    """Return whether the first node is slower than the others."""
-    return len(nodes) >= 2 and nodes[0][1] >= 1.02 * nodes[1][1]
 
 
 def advance(state: SpeedState, rates: Iterable[float], *, slower_percent: float) -> SpeedState:

@@ -13,6 +13,7 @@ from opsctl.alerts import routes
 from opsctl.alerts.channel_secrets import find_exposed, reveal
 from opsctl.alerts.channels import Channel, heartbeat_url, open_channel
 from opsctl.alerts.channels.heartbeat_url import PingKind
+from opsctl.alerts.channels.webhook import parse_setting
 from opsctl.alerts.ledger import AlertLedger, summarize
 from opsctl.alerts.message import Message, make_message
 from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, Undelivered
@@ -120,7 +121,7 @@ def check_ping(alerting: Alerting) -> bool:
     """Return whether a dead-man's switch is configured. Raises Undelivered for a missing or invalid address."""
     urls = [reveal(alerting.rules, field) for field in ("ping_url", "ping_train_url")]
     for url in filter(None, urls):
-        heartbeat_url.parse(url)
+        parse_setting("ping_url", url)
     return any(urls)
 
 

@@ -118,6 +118,8 @@ class OpenAlert:
     """The first line that supports the finding."""
     remedy: str = ""
     """The command to type, or the action to take."""
+    rollback_step: int | None = None
+    """The step of the checkpoint to roll back to; None if no rollback is due, or no checkpoint is known."""
 
     @property
     def is_loud(self) -> bool:
@@ -161,6 +163,7 @@ def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
         brief=brief + note,
         evidence=next(iter(finding.lines), "") if finding else "",
         remedy=finding.remedy if finding else "",
+        rollback_step=finding.rollback_step if finding else None,
     )
 
 

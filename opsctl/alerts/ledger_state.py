@@ -1,16 +1,17 @@
 """The ledger's data as stored on disk."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from opsctl.base.findings import Finding, Severity, Transition
-from opsctl.base.statements import QUOTE, Statement
+from opsctl.base.statements import Statement
 from opsctl.state.files import parse_json
 from opsctl.state.records import HEADER
 
@@ -144,34 +145,22 @@ def parse(text: str | bytes) -> LedgerState:
     fields = parse_json(text)
     if not isinstance(fields, dict):
         raise ValueError("the ledger is not a JSON object")
-    for entry in _dicts(fields.get("entries"), fields.get("pending")):
-        _upgrade(entry)
-    threads = fields.get("threads")
-    for thread in threads.values() if isinstance(threads, dict) else ():
-        rename_severity(thread)
+    for part in _list_parts(fields):
+        rename_severity(part)
     return _STATE.validate_python(fields)
 
 
-def _dicts(entries: object, batches: object) -> Iterator[dict[str, Any]]:
-    """Yield what may hold a finding: ledger entries, transitions and what belongs to them."""
-    rows = list(entries.values()) if isinstance(entries, dict) else []
+def _list_parts(fields: dict[str, Any]) -> Iterator[object]:
+    """Yield what may hold a severity: ledger entries, threads, transitions and findings."""
+    tables = (fields.get(name) for name in ("entries", "threads"))
+    rows = list(chain.from_iterable(table.values() for table in tables if isinstance(table, dict)))
+    batches = fields.get("pending")
     for batch in batches if isinstance(batches, list) else []:
         rows += batch["changes"] if isinstance(batch, dict) and isinstance(batch.get("changes"), list) else []
     for row in rows:
-        if isinstance(row, dict):
-            yield row
-            yield from (part for part in (row.get("finding"), row.get("transition")) if isinstance(part, dict))
-
-
-def _upgrade(fields: dict[str, Any]) -> None:
-    """Turn the texts of a file from before findings had values into quotes, and `level` into `severity`."""
-    rename_severity(fields)
-    if isinstance(fields.get("was"), str):
-        fields["was"] = _quote(fields["was"])
-    finding = fields.get("finding")
-    rename_severity(finding)
-    if isinstance(finding, dict) and "says" not in finding and "summary" in finding:
-        fields["finding"] = upgrade_finding(finding)
+        transition = row.get("transition") if isinstance(row, dict) else None
+        for part in (row, transition):
+            yield from (part, part.get("finding")) if isinstance(part, dict) else ()
 
 
 def rename_severity(fields: object) -> None:
@@ -179,24 +168,6 @@ def rename_severity(fields: object) -> None:
     for old, name in (("level", "severity"), ("latest_level", "latest_severity"), ("levels", "severities")):
         if isinstance(fields, dict) and old in fields:
             fields[name] = fields.pop(old)
-
-
-def upgrade_finding(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a finding that was stored as texts."""
-    rest = {name: value for name, value in old.items() if name not in {"summary", "done", "remedy", "rollback"}}
-    return {
-        **rest,
-        "says": _quote(old["summary"], old.get("train", "")),
-        "actions": [_quote(line) for line in old.get("done", ())],
-        "fix": {"advice": _quote(old["remedy"])} if old.get("remedy") else {},
-        "roll_back": _quote(old["rollback"]) if old.get("rollback") else None,
-    }
-
-
-def _quote(text: str, train: str = "") -> dict[str, Any]:
-    """Return the statement of an old text, which names the train or not."""
-    names = {"train": train} if train and train in text else {}
-    return {"kind": QUOTE, "facts": {"text": text, **names}}
 
 
 def dump(state: LedgerState) -> str:

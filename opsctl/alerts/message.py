@@ -158,7 +158,11 @@ def _join_lines(text: str, limit: int = MAX_SUBJECT_CHARS) -> str:
     line = " ".join(_to_plain(text).split())
     # A mail reader would decode an encoded word, which can hold line ends.
     line = line.replace("=?", "= ?")
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    if len(line) <= limit:
+        return line
+    cut = line[: limit - 1]
+    words = cut.rpartition(" ")[0]
+    return (words if len(words) > limit // 2 else cut) + "…"
 
 
 def _to_plain(text: str) -> str:

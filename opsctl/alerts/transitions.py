@@ -173,7 +173,9 @@ def find_causes(
     for group in groups.values():
         cause = min(group, key=lambda finding: _rank(finding, entries.get(finding.key), now))
         followers = [finding for finding in group if finding.key != cause.key]
-        if _is_new_and_critical(cause, entries.get(cause.key), now):
+        entry = entries.get(cause.key)
+        opened = entry.opened if entry and entry.is_open and entry.opened else now
+        if cause.severity is Severity.CRITICAL and now - opened < FOLLOWS_FOR:
             trains = {finding.train for finding in group}
             followers += [
                 finding
@@ -211,11 +213,6 @@ def _rank(finding: Finding, entry: LedgerEntry | None, now: datetime) -> tuple[b
     is_open = entry is not None and entry.is_open and not entry.follows
     opened = entry.opened if is_open and entry and entry.opened else now
     return not is_open, opened, -finding.severity.rank, _watchdog(finding) != "node_health", finding.key
-
-
-def _is_new_and_critical(cause: Finding, entry: LedgerEntry | None, now: datetime) -> bool:
-    opened = entry.opened if entry and entry.is_open and entry.opened else now
-    return cause.severity is Severity.CRITICAL and now - opened < FOLLOWS_FOR
 
 
 def _watchdog(finding: Finding) -> str:

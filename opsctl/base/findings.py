@@ -22,6 +22,10 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
+ROLLBACK = "rollback.to"
+"""Kind of the statement that proposes a rollback to a checkpoint."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The severity of one thing now, as judged by one watchdog. Code decides on the fields, people read the texts."""
@@ -95,6 +99,12 @@ class Finding:
     @property
     def rollback(self) -> str:
         return say(self.roll_back) if self.roll_back else ""
+
+    @property
+    def rollback_step(self) -> int | None:
+        """The step of the checkpoint to roll back to; None if no checkpoint is proposed."""
+        step = self.roll_back.facts.get("step") if self.roll_back and self.roll_back.kind == ROLLBACK else None
+        return step if isinstance(step, int) else None
 
     def with_texts(self) -> dict[str, object]:
         """Return the values of the finding, and the texts that are rendered from them."""

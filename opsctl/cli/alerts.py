@@ -110,7 +110,7 @@ def show(app: App, key: str) -> None:
     if finding:
         lines += [f"  {line}" for line in (*finding.lines, *finding.done)]
         lines += [f"remedy: {finding.remedy}"] * bool(finding.remedy)
-        lines += [f"roll back to: {finding.rollback}"] * bool(finding.rollback)
+        lines += [finding.rollback] * bool(finding.rollback)
     if entry.acknowledged:
         lines.append(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
     print_result(_as_data(ledger.read(), entry, app.clock.now()), "\n".join(lines))

@@ -114,7 +114,8 @@ class SiteView:
         names += [group.title for group in self.needy_groups]
         if not names:
             unknown = [card for card in self.trains if card.headline.tone is Tone.UNKNOWN]
-            calm = "Nothing needs you now" if self.trains else "No trains yet"
+            calm = f"Nothing is watched: {self.watch.text}" if self.watch.is_late else "Nothing needs you now"
+            calm = calm if self.trains else "No trains yet"
             return f"{len(unknown)} unknown" if unknown else calm
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f"{len(names)} need{'s' * (len(names) == 1)} you now: {names[0]}{more}"

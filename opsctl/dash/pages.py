@@ -88,7 +88,7 @@ def _environment() -> Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_clean_text,
+        finalize=lambda value: plain(value) if type(value) is str else value,  # what a browser shows as it is
     )
     environment.filters["age"] = format_age
     environment.filters["json_data"] = _to_json
@@ -100,11 +100,6 @@ def _environment() -> Environment:
     environment.filters["fold"] = lambda names: fold(list(names))
     environment.globals |= {"verbs": VERBS, "icons": ICONS, "count_alerts": count_alerts, "badges": BADGES}
     return environment
-
-
-def _clean_text(value: object) -> object:
-    """Return a value of a template; of plain text, what a browser shows as it is."""
-    return plain(value) if type(value) is str else value
 
 
 def _to_json(data: object) -> Markup:

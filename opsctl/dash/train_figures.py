@@ -146,7 +146,9 @@ def draw_sparkline(values: Sequence[float], *, is_loss: bool = False) -> Sparkli
     if len(known) < 2:
         return None
     low, high = min(known), max(known)
-    y = loss_scale(low, high)[0] if is_loss else _linear_scale(low, high)
+    # A change of less than a tenth of the value must not look like a cliff.
+    margin = max((high - low) * 0.1, abs(high) * 0.05) or 1.0
+    y = loss_scale(low, high)[0] if is_loss else Scale(low=low - margin, high=high + margin)
     places = [WIDTH * number / (len(values) - 1) for number in range(len(values))]
     runs: list[list[str]] = [[]]
     for x, value in zip(places, values, strict=True):
@@ -160,12 +162,6 @@ def draw_sparkline(values: Sequence[float], *, is_loss: bool = False) -> Sparkli
         area=" ".join(_close(run) for run in lines),
         gaps=tuple(round(x, 1) for x, value in zip(places, values, strict=True) if not math.isfinite(value)),
     )
-
-
-def _linear_scale(low: float, high: float) -> Scale:
-    """Return a scale on which a change of less than a tenth of the value does not look like a cliff."""
-    margin = max((high - low) * 0.1, abs(high) * 0.05) or 1.0
-    return Scale(low=low - margin, high=high + margin)
 
 
 def _close(run: list[str]) -> str:

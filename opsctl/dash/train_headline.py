@@ -112,21 +112,14 @@ def is_urgent(alert: OpenAlert) -> bool:
 
 def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]:
     """Yield the reason that an open alert gives: none for what opsctl has healed, and for a finished train."""
+    is_finished, is_about_attempt = status.state == "finished", alert.key.startswith("failures/")
+    is_minor = is_about_attempt or not alert.is_loud
+    if (is_finished and is_minor) or ((is_finished or is_minor) and alert.severity is not Severity.CRITICAL):
+        return
     _, brief = describe_failure(alert)
     text = f"{brief} (acknowledged)" if alert.acknowledged else brief
-    tone = _TONE_BY_SEVERITY[alert.severity]
-    is_about_attempt = alert.key.startswith("failures/")
-    if is_about_attempt and (alert.severity is not Severity.CRITICAL or status.state == "finished"):
-        return
-    if status.state == "finished" and alert.severity is not Severity.CRITICAL:
-        return
-    if not alert.is_loud:
-        if alert.severity is not Severity.CRITICAL or status.state == "finished":
-            return
-        tone = Tone.AMBER
-    if status.state == "finished" or is_about_attempt or alert.key.startswith("held/"):
-        tone = Tone.AMBER  # a held or ended train is red by its state
-    yield Headline(tone=tone, text=text, alert=alert.key)
+    is_less = is_finished or is_minor or alert.key.startswith("held/")  # a held or ended train is red by its state
+    yield Headline(tone=Tone.AMBER if is_less else _TONE_BY_SEVERITY[alert.severity], text=text, alert=alert.key)
 
 
 def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]:
@@ -174,6 +167,8 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
 def _describe_live(status: TrainStatus) -> Headline:
     if status.state == "running":
         since = status.running[0].since if status.running else None
+        if full := next((job.full_disk for job in status.running or () if job.full_disk), ""):
+            return Headline(tone=Tone.RED, text=f"waits for space on the disk of {full}", since=since)
         return Headline(tone=Tone.GREEN, text=status.stop or _describe_running(status), since=since)
     if any(waiting.kind is WaitKind.NEVER for waiting in status.waiting or ()):
         return Headline(tone=Tone.AMBER, text=next(iter(status.notes), ""))

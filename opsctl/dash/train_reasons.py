@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.dash.show_times import format_ago
-from opsctl.dash.train_headline import is_held_by_opsctl, is_urgent, name_attempt
-from opsctl.diagnosis.excerpt import find_matched_line
+from opsctl.dash.train_headline import PLANNED, is_held_by_opsctl, is_urgent, name_attempt
+from opsctl.diagnosis.excerpt import find_matched_line, find_place
 from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
+from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import CHANGES, NeededChange, Reason
 from opsctl.watchdogs.held_cause import advise_still, describe_cause, list_same_cause
@@ -21,6 +22,8 @@ class NextStep:
     text: str
     command: str = ""
     verb: str = ""
+    number: int | str = ""
+    """The number that the action asks for, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,24 +56,41 @@ def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str
         return StateReason(steps=(step,))
     if status.state not in {"held", "ended"} or last is None:
         return _explain_alert(status)
+    command = f"opsctl launch {config or f'{status.train}.toml'}"
+    launch = NextStep(text="Queue tasks again.", command=command, verb="queue")
+    if status.state == "ended" and last.outcome in PLANNED:
+        return StateReason(why=_describe_end(status, history, last), steps=(launch,))
     diagnosis = history.diagnosed.get(last.attempt)
     advice = advise_still(diagnosis, excluded) if diagnosis else last.advice
     return StateReason(
         why=_describe_end(status, history, last),
-        evidence=find_matched_line(diagnosis.cause, diagnosis.evidence) if diagnosis else "",
-        steps=tuple(_list_steps(status, history, advice, config or f"{status.train}.toml")),
+        evidence=_find_proof(diagnosis) if diagnosis else "",
+        steps=tuple(_list_steps(status, history, advice, launch)),
     )
+
+
+def _find_proof(diagnosis: Diagnosed) -> str:
+    """Return the line that proves the cause, behind the place where a traceback ends."""
+    line, place = find_matched_line(diagnosis.cause, diagnosis.evidence), find_place(diagnosis.evidence)
+    return ": ".join(filter(None, (place if place not in line else "", line)))
 
 
 def _explain_alert(status: TrainStatus) -> StateReason:
     """Return the first line of evidence and the remedy of the alert that is the headline; empty without one."""
+    if any(job.full_disk for job in status.running or ()):
+        text, command = "Make room. The attempt starts once there is space.", f"opsctl checkpoint list {status.train}"
+        return StateReason(steps=(NextStep(text=text, command=command),))
     alert = next(filter(is_urgent, status.alerts), None)
     if alert is None or status.state == "finished":
         return StateReason()
-    return StateReason(evidence=alert.evidence, steps=(NextStep(text=alert.remedy),) if alert.remedy else ())
+    steps = [NextStep(text=alert.remedy)] if alert.remedy else []
+    if alert.rollback_step is not None:
+        step, command = alert.rollback_step, f"opsctl rollback {status.train} --to {alert.rollback_step}"
+        steps.append(NextStep(text=f"Roll back to step {step:,}.", command=command, verb="rollback", number=step))
+    return StateReason(evidence=alert.evidence, steps=tuple(steps))
 
 
-def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, config: str) -> Iterator[NextStep]:
+def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, launch: NextStep) -> Iterator[NextStep]:
     """Yield the fix, and what lets the train go on after the fix: the release, or a launch if nothing is queued."""
     reason, is_held = _find_reason(history), status.state == "held"
     default = CHANGES[NeededChange.CAUSE]
@@ -81,7 +101,7 @@ def _list_steps(status: TrainStatus, history: TrainHistory, advice: str, config:
     if is_held:
         yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}", verb="release")
     else:
-        yield NextStep(text="Then queue tasks again.", command=f"opsctl launch {config}", verb="queue")
+        yield launch
 
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:
@@ -91,7 +111,7 @@ def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt)
     parts = []
     if not describe_cause(history):
         final = history.finalized.get(last.attempt)
-        why = final.exit_why if final else ""
+        why = final.exit_why if final and last.outcome not in PLANNED else ""
         parts.append(f"{name_attempt(last.attempt, history)} {last.outcome}: {why or last.why}")
     if found is not None:
         who = f"None of the {count} attempts" if count > 1 else "No attempt"

@@ -87,38 +87,33 @@ class PageServer:
 
     def show_overview(self, request: Request) -> Response:
         """Return the page of all trains, or the wall."""
+        is_wall = "wall" in request.query_params
+        return self._page(request, ("wall" if is_wall else "trains",), render_wall if is_wall else render_overview)
+
+    def show_train(self, request: Request) -> Response:
+        name = request.path_params["train"]
+
+        def render(view: SiteView, context: PageContext) -> str:
+            card = view.find(name)
+            return render_train(view, card, self.refresher.detail(name), context) if card else ""
+
+        return self._page(request, ("train", name), render)
+
+    def _page(self, request: Request, key: tuple[str, ...], render: Callable[[SiteView, PageContext], str]) -> Response:
+        """Return a page, rendered once for each version and role; nothing is rendered for an unknown train."""
         role = self._role(request)
         if role is None:
             return self._ask_for_token()
         if self.refresher.current() is None:
             return self._say_unready()
-        is_wall = "wall" in request.query_params
-        render = render_wall if is_wall else render_overview
-        return self._page(("wall" if is_wall else "trains",), role, render)
-
-    def show_train(self, request: Request) -> Response:
-        role = self._role(request)
-        if role is None:
-            return self._ask_for_token()
-        if (view := self.refresher.current()) is None:
-            return self._say_unready()
-        card = view.find(request.path_params["train"])
-        if card is None:
-            return PlainTextResponse("no such train", HTTPStatus.NOT_FOUND)
-
-        def render(view: SiteView, context: PageContext) -> str:
-            return render_train(view, view.find(card.name) or card, self.refresher.detail(card.name), context)
-
-        return self._page(("train", card.name), role, render)
-
-    def _page(self, key: tuple[str, ...], role: Role, render: Callable[[SiteView, PageContext], str]) -> Response:
-        """Return a page, rendered once for each version and role."""
         with self._lock:
             version, text = self._pages.get((*key, role), (-1, ""))
             if version != self.refresher.version:
                 version = self.refresher.version  # read before the view, which may be newer but never older
                 assert self.refresher.view is not None
                 text = render(self.refresher.view, self._context(role, version))
+                if not text:
+                    return PlainTextResponse("no such train", HTTPStatus.NOT_FOUND)
                 self._pages[*key, role] = (version, text)
             if key[0] == "train":
                 self.refresher.detail(key[1])  # a page from memory is a wish for news as well
@@ -163,16 +158,13 @@ class PageServer:
             while True:
                 self.refresher.note_viewer()
                 if self.refresher.version != version or quiet_s >= QUIET_S:
-                    version, quiet_s = self.refresher.version, 0.0
-                    yield f"data: {json.dumps({'version': version, 'age': self._age_s()})}\n\n"
+                    version, quiet_s, view = self.refresher.version, 0.0, self.refresher.view
+                    age_s = (self.app.clock.now() - view.made).total_seconds() if view else None
+                    yield f"data: {json.dumps({'version': version, 'age': age_s})}\n\n"
                 await asyncio.sleep(POLL_S)
                 quiet_s += POLL_S
         finally:
             self.streams -= 1
-
-    def _age_s(self) -> float | None:
-        view = self.refresher.view
-        return (self.app.clock.now() - view.made).total_seconds() if view else None
 
     # --- sessions and actions
 

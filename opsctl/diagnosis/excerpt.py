@@ -1,6 +1,7 @@
 """Collect the few lines of a log that prove an event, and find the time of the event."""
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -18,6 +19,7 @@ LINES_AFTER = 1
 MAX_TRACEBACK_LINES = 9
 NOWHERE = ("", None)
 """The place of an origin of whom neither node nor rank is known."""
+_FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", (line \d+), in (\S+)')
 NOISE = (b"frame #", b"Exception raised from")
 """Starts of lines with C++ frames, which the excerpt leaves out."""
 
@@ -41,6 +43,12 @@ def find_matched_line(cause: str, excerpt: Sequence[str]) -> str:
     lines = [line.strip() for line in excerpt if line.strip() and not UNEXPLAINED.pattern.search(line)]
     matched = (line for line in lines if (found := classify(line)) and found.name == cause)
     return next(matched, lines[-1] if lines else "")
+
+
+def find_place(excerpt: Sequence[str]) -> str:
+    """Return where a Python traceback ends, as `train.py, line 22, in read_batch`; empty without a traceback."""
+    places = [f"{name}, {line}, in {function}" for name, line, function in _FRAME.findall("\n".join(excerpt))]
+    return places[-1] if places else ""
 
 
 def read_preceding(event: LogEvent, limit: int) -> list[str]:

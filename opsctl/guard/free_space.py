@@ -7,13 +7,13 @@ often frees space within minutes.
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from opsctl.guard.stop_request import read_refusal
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.state.events import AttemptFinalized, Diagnosed, Event
-from opsctl.state.run_dir import Attempt
+from opsctl.state.journal import TrainHistory, replay
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import list_save_directories
 from opsctl.telemetry.progress.train_settings import read_settings
 
@@ -34,9 +34,7 @@ def await_space(arrays: TrainArrays, attempt: Attempt, crashes: int, *, check_sw
     Waits MAX_WAIT_S at most, and ends at once at a stop request.
     """
     clock, run = arrays.journal.clock, arrays.run
-    is_due = have_filled_disk(arrays.journal.events(), crashes)
-    directories = list_save_directories(run, read_settings(run)) if is_due else []
-    full = find_full(directories)
+    full = find_awaited(run, replay(arrays.journal.events()), crashes)
     if full is None:
         return
     log.warning("%s: the disk is full; the body starts once there is space, or in %g min", full, MAX_WAIT_S / 60)
@@ -44,26 +42,24 @@ def await_space(arrays: TrainArrays, attempt: Attempt, crashes: int, *, check_sw
     while full and not read_refusal(attempt) and clock.monotonic() < until_s:
         clock.sleep(LOOK_EVERY_S)
         check_switches()
-        full = find_full(directories)
+        full = full if is_full(full) else find_full(run)
     log.info("the wait for space ends: %s", f"{full} is still full" if full else "there is space")
 
 
-def have_filled_disk(events: Iterable[Event], crashes: int) -> bool:
+def find_awaited(run: RunDir, history: TrainHistory, crashes: int) -> Path | None:
+    """Return the directory on a full disk for which an attempt waits, None if it need not wait."""
+    return find_full(run) if have_filled_disk(history, crashes) else None
+
+
+def have_filled_disk(history: TrainHistory, crashes: int) -> bool:
     """Return whether each of the last `crashes` finalized attempts ended because a disk or a quota was full."""
-    causes: dict[str, str] = {}
-    ended: list[str] = []
-    for event in events:
-        if isinstance(event, Diagnosed):
-            causes[event.attempt] = event.cause
-        elif isinstance(event, AttemptFinalized):
-            ended.append(event.attempt)
-    last = ended[-crashes:]
-    return len(last) == crashes and all(causes.get(attempt) == DISK_FULL for attempt in last)
+    last = [history.diagnosed.get(attempt) for attempt in list(history.finalized)[-crashes:]]
+    return len(last) == crashes and all(diagnosis and diagnosis.cause == DISK_FULL for diagnosis in last)
 
 
-def find_full(directories: list[Path]) -> Path | None:
-    """Return the first directory whose disk has no space left, None without one."""
-    return next((directory for directory in directories if is_full(directory)), None)
+def find_full(run: RunDir) -> Path | None:
+    """Return the first directory of checkpoints whose disk has no space left, None without one."""
+    return next(filter(is_full, list_save_directories(run, read_settings(run))), None)
 
 
 def is_full(directory: Path) -> bool:

@@ -93,7 +93,7 @@ def summarize_nodes(records: Sequence[NodeRecord], *, at: datetime) -> list[str]
     if healthy:
         lines.append(f"healthy at the last check before: {fold(healthy)}")
     if unchecked:
-        lines.append(f"no health check stored of {fold(unchecked)}; run opsctl health {fold(unchecked)}")
+        lines.append(f"no health check is stored of {fold(unchecked)}")
     return lines
 
 

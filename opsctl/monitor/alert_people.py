@@ -70,16 +70,8 @@ class AnswerPoller:
         self, alerting: Alerting, find_chain: FindChain, care: NodeCare | None = None
     ) -> tuple[list[str], list[str]]:
         """Do what the answers so far ask for; return sentences on what was done, and the failures."""
-        answers, problems = self.take(WAIT_S)
-        try:
-            return apply_answers(alerting, answers, find_chain, care), problems
-        except (OpsctlError, OSError) as error:
-            return [], [*problems, f"answers: {error}"]
-
-    def take(self, wait_s: float) -> tuple[list[RawAnswer], list[str]]:
-        """Return the answers so far and the failures, after at most `wait_s` seconds for each channel."""
         for thread in list(self._threads.values()):
-            thread.join(wait_s)
+            thread.join(WAIT_S)
         answers: list[RawAnswer] = []
         problems: list[str] = []
         while not self._results.empty():
@@ -88,13 +80,15 @@ class AnswerPoller:
                 problems.append(result)
             else:
                 answers += result
-        return answers, problems
+        try:
+            return apply_answers(alerting, answers, find_chain, care), problems
+        except (OpsctlError, OSError) as error:
+            return [], [*problems, f"answers: {error}"]
 
     def _work(self, read: Callable[[], Iterator[RawAnswer]]) -> None:
         answers: list[RawAnswer] = []
         try:
-            for answer in read():
-                answers.append(answer)
+            answers.extend(read())  # those before an error count
         except Exception as error:  # noqa: BLE001 (reported; answers must not stop the watch)
             self._results.put(error.message if isinstance(error, OpsctlError) else f"answers: {type(error).__name__}")
         self._results.put(answers)

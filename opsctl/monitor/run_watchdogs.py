@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import LedgerEntry
-from opsctl.base.findings import Finding, Severity
+from opsctl.base.findings import ROLLBACK, Finding, Severity
 from opsctl.base.ports import Watchdog
 from opsctl.base.statements import state
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
@@ -88,9 +88,9 @@ def collect_findings(results: Mapping[Unit, Any]) -> list[Finding]:
             Finding(
                 key=f"{name}/{target}",
                 severity=Severity.UNKNOWN,
-                train=target if WATCHDOGS[name].of == "train" else "",
+                train=(train := target if WATCHDOGS[name].of == "train" else ""),
                 evidence=result.traceback,
-                says=state("site.could_not_check", watchdog=name, target=target, why=result.why),
+                says=state("site.could_not_check", watchdog=name, target=target, why=result.why, train=train),
             )
         )
     return findings
@@ -113,13 +113,12 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
     if before is None:
         return finding
     usable = [checkpoint for checkpoint in found if checkpoint.step is not None and checkpoint.step < before]
-    chosen = next((checkpoint for checkpoint in usable if checkpoint.is_complete), None)
-    if chosen is None:
-        chosen = next((checkpoint for checkpoint in usable if not checkpoint.is_partial), None)
+    whole = [checkpoint for checkpoint in usable if not checkpoint.is_partial]
+    chosen = next((checkpoint for checkpoint in usable if checkpoint.is_complete), next(iter(whole), None))
     if chosen is None:
         return replace(finding, roll_back=state("rollback.none", step=before))
     doubt = "" if chosen.is_complete else chosen.reason
-    proposal = state("rollback.to", train=train.name, step=chosen.step, path=str(chosen.path), doubt=doubt)
+    proposal = state(ROLLBACK, train=train.name, step=chosen.step, path=str(chosen.path), doubt=doubt)
     return replace(finding, roll_back=proposal)
 
 

@@ -13,6 +13,7 @@ from opsctl.base.units import format_time
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.deadline import read_limit_s
 from opsctl.guard.escalation import describe_stop
+from opsctl.guard.free_space import MAX_WAIT_S, find_awaited
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.switch_readers import find_unanswered_save
 from opsctl.launch.tracker_runs import tracker_links
@@ -27,14 +28,15 @@ from opsctl.launch.wait_reasons import (
     word,
 )
 from opsctl.monitor.damaged_files import list_damages
-from opsctl.state.journal import Journal
+from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import Journal, TrainHistory
 from opsctl.state.requests import read_requests
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Request, find_armed
 from opsctl.telemetry.progress.iteration_lines import is_pattern_useless
 from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
 from opsctl.telemetry.progress.step_pace import measure_waits
-from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 
 STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
 
@@ -79,6 +81,8 @@ class Running:
     """Until when the nodes wait for a repair; None if they do not."""
     repair_gpu_hours: float = 0.0
     """What the whole wait costs."""
+    full_disk: str = ""
+    """The directory on a full disk for which the attempt waits."""
 
     @property
     def in_place(self) -> str:
@@ -86,7 +90,8 @@ class Running:
         spares = f", spare: {', '.join(self.spares)}" if self.spares else ""
         times = "once" if self.restarts == 1 else f"{self.restarts} times"
         restarts = f", restarted in place {times}" if self.restarts else ""
-        return spares + restarts + (f", {self.repair}" if self.repair else "")
+        waits = f"waits for space on the disk of {self.full_disk}" if self.full_disk else self.repair
+        return spares + restarts + (f", {waits}" if waits else "")
 
     @property
     def repair(self) -> str:
@@ -179,7 +184,7 @@ def read_status(
         train=run.name,
         state=state,
         slurm=away,
-        running=None if jobs is None else tuple(_running(run, snapshot, job) for job in snapshot.active),
+        running=None if jobs is None else tuple(_running(run, snapshot, job, now) for job in snapshot.active),
         waiting=None if jobs is None else tuple(_waiting(run, job, snapshot, now) for job in snapshot.waiting),
         begun=begun,
         progress=progress,
@@ -221,7 +226,7 @@ def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:
     return "ended" if history.arrays or history.started else "not submitted"
 
 
-def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
+def _running(run: RunDir, snapshot: TrainSnapshot, job: Job, now: datetime) -> Running:
     attempt = run.attempt(snapshot.history.newest_attempt(job.full_id))
     start = read_start(attempt)
     used = expand_if_list(start.nodes) if start else ()
@@ -237,7 +242,16 @@ def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
         restarts=attempt.number,
         repair_until=repair.until if repair else None,
         repair_gpu_hours=repair.gpu_hours if repair else 0.0,
+        full_disk=_find_awaited_disk(run, snapshot, attempt.name, now),
     )
+
+
+def _find_awaited_disk(run: RunDir, snapshot: TrainSnapshot, attempt: str, now: datetime) -> str:
+    """Return the full disk for which the guard of a young attempt waits; empty for none."""
+    began = snapshot.history.started.get(attempt)
+    if began is None or (now - began).total_seconds() > MAX_WAIT_S or not (settings := read_settings(run)):
+        return ""
+    return str(find_awaited(run, snapshot.history, settings.guard.fault_attempts) or "")
 
 
 def _waiting(run: RunDir, job: Job, snapshot: TrainSnapshot, now: datetime) -> Waiting:
@@ -263,9 +277,17 @@ def _last_attempt(snapshot: TrainSnapshot) -> LastAttempt | None:
         attempt=event.attempt,
         outcome=event.outcome,
         action=event.action,
-        why=event.why,
+        why=_explain_end(event, snapshot.history),
         advice=diagnosed.advice if diagnosed and event.action != "exclude-nodes" else "",  # done
     )
+
+
+def _explain_end(event: AttemptFinalized, history: TrainHistory) -> str:
+    """Return why an attempt ended; for Slurm, a person who cancels the train is a signal."""
+    cancelled = history.cancelled
+    if cancelled is None or event.outcome != "cancelled":
+        return event.why
+    return ": ".join(filter(None, (f"opsctl cancel by {cancelled.actor.partition('@')[0]}", str(cancelled.reason))))
 
 
 def _begun(run: RunDir, snapshot: TrainSnapshot) -> StartedAttempt | None:

@@ -36,6 +36,7 @@ from opsctl.state.events import (
     SubmitRefused,
     Submitted,
     Submitting,
+    cancels_train,
     parse_event,
     to_line,
 )
@@ -199,6 +200,8 @@ class TrainHistory:
     """The wait of the newest attempt's nodes for a repair, also after its end."""
     cancelling: Cancelling | None = None
     """The started cancellation whose result is unknown."""
+    cancelled: Cancelled | None = None
+    """The cancellation of the whole train, if nothing was submitted since."""
 
     @property
     def attempts(self) -> list[str]:
@@ -245,6 +248,7 @@ def _take(history: TrainHistory, event: Event) -> None:
             history.repair = event
         case Cancelling() | Cancelled():
             history.cancelling = event if isinstance(event, Cancelling) else None
+            history.cancelled = event if cancels_train(event) else history.cancelled
         case _:
             _take_submission(history, event)
 
@@ -268,7 +272,7 @@ def _submitted(history: TrainHistory, event: Submitted) -> None:
     if submitting:
         tasks = submitting.tasks
     history.arrays[event.array] = Array(id=event.array, nonce=event.nonce, tasks=tasks, submitted=event.when)
-    history.held = history.cancelling = None
+    history.held = history.cancelling = history.cancelled = None
 
 
 def _started(history: TrainHistory, event: AttemptStarted) -> None:

@@ -1,7 +1,7 @@
 """One alert of every kind, rendered for mail, Slack and plain text, to be read as a whole."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,8 @@ from opsctl.alerts.channels import email, plain_text, slack
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
 from opsctl.base.findings import Severity, Transition
-from opsctl.base.statements import quote, state
+from opsctl.base.statements import Remedy, advise, quote, read_sentences, state, type_now
+from opsctl.diagnosis.causes import find_row
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alert_channels import EmailTable
 from opsctl.settings.alerts import AlertSettings
@@ -39,9 +40,12 @@ def load_changes() -> list[AlertTransition]:
         before, was = Severity(fields.pop("before", "ok")), fields.pop("was", "")
         minutes, to = fields.pop("minutes", 0), tuple(fields.pop("to", ()))
         lists = {name: tuple(fields.pop(name, ())) for name in ("evidence", "done")}
-        says = state(fields.pop("kind"), **fields.pop("facts")) if "kind" in fields else None
-        finding = make_finding(**fields, **lists)
-        finding = replace(finding, says=says) if says else finding
+        kind, facts, part = (fields.pop(name, None) for name in ("kind", "facts", "part"))
+        fix = _make_remedy(fields.pop("remedy", []), fields.pop("advice", ""))
+        finding = replace(make_finding(**{**fields, **lists, "severity": Severity(fields["severity"])}), fix=fix)
+        if kind:
+            parts = [state(part[0], **part[1])] if part else []
+            finding = replace(finding, says=state(kind, *parts, **facts))
         transition = Transition(id=f"{number:012}.1", finding=finding, before=before, at=AT)
         changes.append(
             AlertTransition(
@@ -51,9 +55,17 @@ def load_changes() -> list[AlertTransition]:
     return changes
 
 
-BUG = {"cause_kind": "code", "cause": "python-error", "evidence": ("KeyError: 'image'",)}
-BUG |= {"says": "an error in the training program or its settings: KeyError: 'image'", "advice": "Read the traceback."}
-NODE = {"cause": "gpu-off-the-bus", "says": "GPU fell off the bus", "node": "node017", "advice": "Exclude the node."}
+def _make_remedy(words: Sequence[str], text: str) -> Remedy:
+    """Return the remedy of a kind of templates/findings.toml and its commands, or of commands alone."""
+    commands = [tuple(word.split()) for word in words]
+    is_advice = bool(words) and words[0] in read_sentences()
+    return advise(words[0], *commands[1:], text=text) if is_advice else type_now(*commands)
+
+
+TRACEBACK = ('  File "/work/tr11/data.py", line 88, in read_batch', '    return batch["image"]', "KeyError: 'image'")
+BUG = {"cause_kind": "code", "cause": "python-error", "node": "node002", "evidence": TRACEBACK}
+BUG |= {"says": "an error in the training program or its settings: KeyError: 'image'"}
+NODE = {"cause_kind": "gpu", "cause": "gpu-off-the-bus", "says": "a GPU has fallen off the bus", "node": "node017"}
 ENDS = (
     HoldReleased(jobs=("7301",)),
     Submitted(nonce="n", array="7302"),
@@ -70,7 +82,8 @@ def list_states_of_the_queue() -> Iterator[AlertTransition]:
     ):
         events: list[Event] = []
         for attempt, action in (("7301_3.0", "continue"), ("7301_4.0", "hold-queued")):
-            events += [make_diagnosed(attempt=attempt, **cause)]
+            row = find_row(cause["cause"])
+            events += [make_diagnosed(attempt=attempt, **cause, advice=row.advice if row else "")]
             events += [AttemptFinalized(attempt=attempt, outcome="crashed", action=action, why="exit code 1")]
         events += [end] if end else []
         dated = [

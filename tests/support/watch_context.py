@@ -29,6 +29,7 @@ class Bench:
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
     site: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
     nodes: tuple[Any, ...] | None = ()
     acts: bool = True
@@ -50,7 +51,7 @@ class Bench:
 
     def train(self) -> WatchedTrain:
         table = {"nodes": 1, "time_limit": "60", "processes_per_node": 2}
-        fields = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config}
+        fields = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config, "progress": self.progress}
         snapshot = take_snapshot(self.run, self.journal, self.jobs)
         return WatchedTrain(
             run=self.run,

@@ -4,8 +4,9 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from opsctl.alerts.channel_secrets import mask
+from opsctl.alerts.channels.webhook import parse_setting
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.web import FAILURES, Address, describe, open_session, parse_address
+from opsctl.base.web import FAILURES, describe, open_session
 from opsctl.base.web import fetch as fetch_address
 
 TIMEOUT_S = 10.0
@@ -24,7 +25,7 @@ class PingKind(StrEnum):
 
 def fetch(url: str, kind: PingKind = PingKind.SUCCESS, text: str = "") -> None:
     """Ping `url`, with `text` by POST. Raises Undelivered, whose text does not contain the address."""
-    address = parse(_append(url, kind.value))
+    address = parse_setting("ping_url", _append(url, kind.value))
     timeout = START_TIMEOUT_S if kind is PingKind.START else TIMEOUT_S
     data = text.encode(errors="replace")[:MAX_TEXT_BYTES] if text else None
     try:
@@ -42,11 +43,3 @@ def _append(url: str, suffix: str) -> str:
         return url
     parts = urlsplit(url)
     return parts._replace(path=parts.path.rstrip("/") + suffix).geturl()
-
-
-def parse(url: str) -> Address:
-    """Return the address without fetching it. Raises Undelivered, whose text does not contain the address."""
-    try:
-        return parse_address(url)
-    except ValueError:
-        raise Undelivered("ping_url: must start with https://", is_permanent=True) from None

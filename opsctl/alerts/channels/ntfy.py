@@ -11,7 +11,7 @@ from typing import Any
 
 from opsctl.alerts.answer import BUTTONS, RawAnswer, sign, verify
 from opsctl.alerts.channel_secrets import mask, reveal
-from opsctl.alerts.channels.webhook import TIMEOUT_S, post_json
+from opsctl.alerts.channels.webhook import TIMEOUT_S, authorize, parse_setting, post_json
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Severity
@@ -20,7 +20,6 @@ from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_addre
 from opsctl.settings.alert_channels import NtfyTable
 from opsctl.state.files import parse_objects
 
-PRIORITIES = {Severity.OK: 3, Severity.UNKNOWN: 3, Severity.WARNING: 3, Severity.CRITICAL: 5}
 TAGS = {
     Severity.OK: "white_check_mark",
     Severity.UNKNOWN: "grey_question",
@@ -47,22 +46,19 @@ class Ntfy:
         self._answer_topic = reveal(table, "answer_topic")
         self._answer_key = reveal(table, "answer_key") if self._answer_topic else ""
         self._answer_token = reveal(table, "answer_token")
-        try:
-            self._address = parse_address(table.server)
-        except ValueError:
-            raise Undelivered("server: must start with https://", is_permanent=True) from None
+        self._address = parse_setting("server", table.server)
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (ntfy has no threads)
         fields: dict[str, Any] = {
             "topic": self._topic,
             "title": message.subject,
             "message": message.body.encode()[:MAX_BODY_BYTES].decode(errors="ignore"),
-            "priority": PRIORITIES[message.severity],
+            "priority": 5 if message.severity is Severity.CRITICAL else 3,
             "tags": [TAGS[message.severity]],
         }
         if self._answer_topic and message.severity is not Severity.OK:
             fields["actions"] = [self._make_button(word, message) for word in self._table.buttons]
-        headers = _authorize(self._token)
+        headers = authorize(self._token)
         post_json(self._address, json.dumps(fields), headers=headers, timeout=TIMEOUT_S, hide=self._hide)
         return ""
 
@@ -77,15 +73,11 @@ class Ntfy:
             "body": f"{text} {message.id}.{expiry}.{signature}",
             "clear": True,
         }
-        return button | ({"headers": _authorize(self._answer_token)} if self._answer_token else {})
+        return button | ({"headers": authorize(self._answer_token)} if self._answer_token else {})
 
     def _hide(self, text: str) -> str:
         secrets = [self._topic, self._token, self._answer_topic, self._answer_key, self._answer_token]
         return "ntfy: " + mask(text, secrets)
-
-
-def _authorize(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _signed(topic: str, text: str, alert: str) -> str:
@@ -99,7 +91,7 @@ def poll(channel: str, table: NtfyTable, now: datetime | None = None) -> Iterato
     Raises Undelivered, also behind the last answer if the topic holds more than is read.
     """
     topic, key, token = (reveal(table, field) for field in ("answer_topic", "answer_key", "token"))
-    headers = _authorize(token)
+    headers = authorize(token)
     try:
         address = parse_address(f"{table.server.rstrip('/')}/{topic}/json?poll=1&since={LOOK_BACK}")
         with fetch(open_session(), address, timeout=TIMEOUT_S, headers=headers) as response:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from opsctl.alerts.answer import RawAnswer, list_objects
 from opsctl.alerts.channel_secrets import mask, reveal
-from opsctl.alerts.channels.webhook import judge_status
+from opsctl.alerts.channels.webhook import authorize, judge_status
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
@@ -61,7 +61,7 @@ class Slack:
     def _post(self, url: str, fields: Mapping[str, object]) -> bytes:
         """Return what Slack answers. Raises Undelivered."""
         try:
-            headers = {"Content-Type": "application/json; charset=utf-8"} | _authorize(self._token)
+            headers = {"Content-Type": "application/json; charset=utf-8"} | authorize(self._token)
             data = json.dumps(fields).encode()
             address = parse_address(url)
             with fetch(open_session(), address, timeout=self._timeout, headers=headers, data=data) as response:
@@ -75,10 +75,6 @@ class Slack:
 
     def _masked(self, text: str) -> str:
         return "slack: " + mask(text, [self._webhook, self._token])
-
-
-def _authorize(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def read_answer(data: bytes) -> dict[str, Any]:
@@ -127,7 +123,7 @@ def _list_rows(table: SlackTable, token: str, reference: str) -> Iterator[dict[s
     for _ in range(MAX_PAGES):
         query = urlencode({"channel": table.channel, "ts": reference, "limit": PAGE, "cursor": cursor})
         address = parse_address(f"{table.api_url}conversations.replies?{query}")
-        with fetch(open_session(), address, timeout=POLL_TIMEOUT_S, headers=_authorize(token)) as response:
+        with fetch(open_session(), address, timeout=POLL_TIMEOUT_S, headers=authorize(token)) as response:
             data = response.read(MAX_ANSWER_BYTES)
         try:
             page = read_answer(data)

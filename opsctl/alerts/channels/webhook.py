@@ -22,10 +22,7 @@ class Webhook:
     def __init__(self, table: WebhookTable, runner: Runner, *, timeout: float = TIMEOUT_S) -> None:  # noqa: ARG002 (every channel takes a runner)
         self._table, self._timeout = table, timeout
         self._url, self._authorization = reveal(table, "url"), reveal(table, "authorization")
-        try:
-            self._address = parse_address(self._url)
-        except ValueError:
-            raise Undelivered("url: must start with https://", is_permanent=True) from None
+        self._address = parse_setting("url", self._url)
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (the template may pass the thread)
         headers = {"Idempotency-Key": message.id}
@@ -39,6 +36,18 @@ class Webhook:
     def _mask(self, text: str) -> str:
         token = self._authorization.rpartition(" ")[2]  # an error may quote the token without its scheme
         return "webhook: " + mask(text, [self._url, self._address.url, self._authorization, token])
+
+
+def parse_setting(name: str, url: str) -> Address:
+    """Return the address in a setting. Raises Undelivered, whose text does not contain the address."""
+    try:
+        return parse_address(url)
+    except ValueError:
+        raise Undelivered(f"{name}: must start with https://", is_permanent=True) from None
+
+
+def authorize(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def post_json(

@@ -24,7 +24,8 @@ def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
 
 def _run_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckResult]:
     if snapshot.problem:
-        yield CheckResult(CheckSeverity.UNKNOWN, snapshot.problem, "opsctl exec -w NODE uptime", check="reach")
+        command = f"opsctl exec -w {snapshot.node} uptime"
+        yield CheckResult(CheckSeverity.UNKNOWN, snapshot.problem, command, check="reach")
     if snapshot.sections:
         for name, check in CHECKS.items():
             for result in check(snapshot, check_input):

@@ -49,7 +49,8 @@ class GrowingFile:
                 # On NFS: another host removed the file. The next read opens its successor.
                 if error.errno != errno.ESTALE:
                     raise cannot_read(self.path, error) from error
-            yield from self._close_replaced()
+            self.close()
+            yield from self.rest()  # the last line of a replaced file, also without a line end
 
     def rest(self) -> list[bytes]:
         """Return a last line without a line end, if any, and forget it: its remainder will be a line of its own."""
@@ -91,11 +92,6 @@ class GrowingFile:
         except FileNotFoundError:
             return False  # no successor yet: this file may still grow
         return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
-
-    def _close_replaced(self) -> Iterator[bytes]:
-        """Close the replaced file and yield its last line, even without a line end."""
-        self.close()
-        yield from self.rest()
 
 
 def _open(path: Path) -> int | None:

@@ -109,7 +109,8 @@ class LogSummary:
         return sum(map(len, self.parts))
 
     def take_figures(self, iteration: Iteration) -> None:
-        """Add the figures of a line to the curves, and its speed to the sample."""
+        """Add the figures of a line to the curves."""
+        self.first, self.last = self.first or iteration, iteration
         if iteration.loss is not None:
             self.loss.add(iteration.step, iteration.loss)
         for name in CURVES:

@@ -107,9 +107,7 @@ class ForeignLogReader(LogReader):
         step_s = iteration.step_s if iteration.step_s is not None else self._elapsed_step_s(iteration.step)
         self._add(iteration.step, step_s, (self.head_earliest, self.head_latest), iteration.global_batch or 0)
         self.before = (iteration.step, self.head_latest)
-        summary = self.summary
-        summary.first, summary.last = summary.first or iteration, iteration
-        summary.take_figures(iteration)
+        self.summary.take_figures(iteration)
 
     def _elapsed_step_s(self, step: int) -> float:
         """Return the seconds for one step by the times of two step lines, nan if unknown."""

@@ -54,16 +54,13 @@ class CsvLines:
         if "," not in text:
             return None
         if _HEADER.fullmatch(text):
-            self._take_header(text.split(","))
+            fields = tuple(load_columns().get(name, "") for name in text.split(","))
+            self.columns = fields if "step" in fields else ()
             return None
         if not self.columns or not _ROW.fullmatch(text):
             return None
         cells = text.split(",")
         return self._row(cells) if len(cells) == len(self.columns) else None
-
-    def _take_header(self, names: list[str]) -> None:
-        fields = tuple(load_columns().get(name, "") for name in names)
-        self.columns = fields if "step" in fields else ()
 
     def _row(self, cells: list[str]) -> Values | None:
         values: Values = {}

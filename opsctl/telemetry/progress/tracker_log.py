@@ -230,6 +230,4 @@ def _add_figures(summary: LogSummary, row: MetricRow) -> None:
     assert row.step is not None
     finite = {name: value for name, value in row.values.items() if name in _OF_ITERATION and math.isfinite(value)}
     figures = {name: int(value) if name in _WHOLE else value for name, value in finite.items()}
-    iteration = Iteration(step=row.step, **figures)  # type: ignore[arg-type]  # each field's type is in _WHOLE
-    summary.first, summary.last = summary.first or iteration, iteration
-    summary.take_figures(iteration)
+    summary.take_figures(Iteration(step=row.step, **figures))  # type: ignore[arg-type]  # each field's type is in _WHOLE

@@ -165,12 +165,12 @@ def test_exposed_secret_is_reported_once_and_used(shell, tmp_path):
 def test_alert_is_shown_with_its_evidence(shell):
     evidence = tuple(f"line {number}" for number in range(9))
     finding = make_finding(
-        key="hang/gpt", severity=Severity.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7"
+        key="hang/gpt", severity=Severity.CRITICAL, summary="it hangs", evidence=evidence, rollback="to step 7"
     )
     build(shell.site).alerting.ledger.record([finding])
     shown = shell.opsctl("alerts", "show", "hang/gpt")
     assert "  line 8\n" in shown
-    assert "roll back to: step 7" in shown
+    assert "\nto step 7\n" in shown
 
 
 def test_duty_needs_a_roster_and_shows_the_shifts(shell):
@@ -206,9 +206,8 @@ def test_accepted_level_is_journalled_and_remembered(shell):
     assert json.loads(shell.opsctl(*argv, "--dry-run", "--json"))["dry_run"]
     accepted = shell.root / ".site/watch/accepted/throughput%2Fgpt.json"
     assert not accepted.exists()
-    assert shell.opsctl(*argv) == (
-        "throughput/gpt: the current level is accepted; the next watch cycle learns the level anew\n"
-    )
+    said = "throughput/gpt: the current level is accepted; the next watch cycle learns the level anew\n"
+    assert shell.opsctl(*argv) == said
     assert json.loads(accepted.read_text())["reason"] == "a smaller batch"
     (journal,) = (shell.root / ".site/alerts").glob("journal-*.jsonl")
     record = json.loads(journal.read_text().splitlines()[-1])

@@ -107,9 +107,8 @@ def test_watch_reports_undelivered_alerts(site):
 
 
 def test_watch_without_trains_reports_that(site):
-    assert (
-        run_watch(site, "hang").stdout == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
-    )
+    printed = run_watch(site, "hang").stdout
+    assert printed == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
 
 
 def test_watch_revives_dead_cron_except_in_a_dry_run(site):

@@ -57,11 +57,8 @@ def test_transition_has_its_label():
     critical, warning = Severity.CRITICAL, Severity.WARNING
     steps = [(critical, critical), (warning, critical), (critical, warning)]
     subjects = [render_with(make_transition(finding(after), before)).subject for before, after in steps]
-    assert [subject.split(":")[0] for subject in subjects] == [
-        "[opsctl] STILL CRITICAL",
-        "[opsctl] CRITICAL",
-        "[opsctl] BETTER",
-    ]
+    starts = [subject.split(":")[0] for subject in subjects]
+    assert starts == ["[opsctl] STILL CRITICAL", "[opsctl] CRITICAL", "[opsctl] BETTER"]
 
 
 def test_train_in_the_summary_is_not_repeated():
@@ -77,8 +74,8 @@ def test_message_shows_five_lines_of_evidence():
 
 
 def test_message_names_the_checkpoint_to_roll_back_to():
-    body = render_with(make_transition(finding(Severity.CRITICAL, rollback="step-0900, complete"))).body
-    assert "  roll back to: step-0900, complete\n" in body
+    body = render_with(make_transition(finding(Severity.CRITICAL, rollback="roll back to step 900"))).body
+    assert "  roll back to step 900\n" in body
 
 
 def test_link_with_an_unknown_name_is_refused():
@@ -109,7 +106,7 @@ def test_storm_is_one_message_with_the_worst_first():
     full = finding(Severity.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")
     transitions.append(make_transition(full))
     message = render_storm(Batch(id="b1", number=1, changes=tuple(transitions)), transitions, AlertSettings())
-    assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 WARNING; first: it is critical"
+    assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 others; first: it is critical"
     assert message.severity is Severity.CRITICAL
     first = message.body.splitlines()[2]
     assert first == "CRITICAL: fs_quota/scratch: it is critical"

@@ -118,9 +118,8 @@ def test_second_answer_of_anybody_listed_confirms_a_hold(world):
     assert write(world, "confirm", id="2", sender="U0STRANGER") == []
     assert write(world, "confirm", id="3", sender="U0BEN") == ["ben by team: gpt: held 12"]
     assert write(world, "confirm", id="4") == ["anna by team: nothing waits for a second answer: nothing done"]
-    assert str(world.train.arrays.check().history.held.reason) == (
-        "anna by team, confirmed by ben by team: loss looks wrong"
-    )
+    reason = world.train.arrays.check().history.held.reason
+    assert str(reason) == "anna by team, confirmed by ben by team: loss looks wrong"
     assert write(world, "release", id="5") + write(world, "release", id="6") == [
         "anna by team: gpt: to release, answer confirm within 1h; nothing done yet",
         "anna by team: gpt: released 12",

@@ -232,12 +232,8 @@ def test_item_in_both_outboxes_is_sent_once(world, first):
 
     first_channel.outbox.flush("mail", flush_other, lambda item: "")
     second_channel.flush()
-    assert (first_channel.sent, second_channel.sent, first_channel.waiting, second_channel.waiting) == (
-        ["a.1"],
-        [],
-        [],
-        [],
-    )
+    assert (first_channel.sent, second_channel.sent) == (["a.1"], [])
+    assert (first_channel.waiting, second_channel.waiting) == ([], [])
 
 
 def test_lost_lease_stops_delivery(channel):

@@ -23,7 +23,7 @@ from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import explain
 from opsctl.diagnosis.blame import may_exclude
 from opsctl.diagnosis.causes import Cause, causes
-from opsctl.diagnosis.excerpt import find_matched_line
+from opsctl.diagnosis.excerpt import find_matched_line, find_place
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import Reason, ReasonKind
@@ -238,6 +238,19 @@ def test_head_of_a_traceback_is_no_evidence() -> None:
     assert find_matched_line("gpu-off-the-bus", ["step 129", xid, head]) == xid
     assert find_matched_line("other", ["step 129", head]) == "step 129"
     assert find_matched_line("other", [head]) == ""
+    assert find_place(['  File "/w/data.py", line 88, in read', "KeyError: 1"]) == "data.py, line 88, in read"
+
+
+def test_page_offers_the_rollback_of_an_alert() -> None:
+    train = running(alerts=(alert("critical", key="loss/tr11", rollback_step=900),))
+    step = explain(train, TrainHistory(), {}).steps[-1]
+    assert (step.command, step.verb, step.number) == ("opsctl rollback tr11 --to 900", "rollback", 900)
+
+
+def test_attempt_that_waits_for_space_is_red() -> None:
+    train = status("running", running=(replace(RUNNING, full_disk="/save"),), progress=progress())
+    assert (headline(train).tone, headline(train).text) == (Tone.RED, "Waits for space on the disk of /save")
+    assert explain(train, TrainHistory(), {}).steps[0].command == "opsctl checkpoint list tr11"
 
 
 # --- nodes, disks, alerts

@@ -10,6 +10,7 @@ from opsctl.guard import free_space
 from opsctl.guard.free_space import DISK_FULL, await_space, have_filled_disk, is_full
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import replay
 from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 from tests.support.made_events import make_diagnosed
@@ -97,4 +98,4 @@ def test_full_disk_of_another_directory_delays_nothing(train: QueuedTrain, disk:
 def test_guard_waits_for_space_after_two_crashes(train: QueuedTrain, causes: list[str], waits: bool) -> None:
     for task, cause in enumerate(causes, start=1):
         crash(train, task, cause)
-    assert have_filled_disk(train.arrays.journal.events(), 2) is waits
+    assert have_filled_disk(replay(train.arrays.journal.events()), 2) is waits

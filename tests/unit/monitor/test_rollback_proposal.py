@@ -47,12 +47,12 @@ def train(tmp_path) -> WatchedTrain:
 
 def test_command_names_the_newest_checkpoint_before(train: WatchedTrain) -> None:
     path = train.run.checkpoints / "step-0000070"
-    assert propose_rollback(DIVERGES, train).rollback == f"step 70: opsctl rollback t --to 70 ({path})"
+    assert propose_rollback(DIVERGES, train).rollback == f"roll back to step 70: opsctl rollback t --to 70 ({path})"
 
 
 def test_finding_without_an_earlier_checkpoint_says_so(train: WatchedTrain) -> None:
     early = replace(DIVERGES, since_step=40)
-    assert propose_rollback(early, train).rollback == "no complete checkpoint before step 40 is known"
+    assert propose_rollback(early, train).rollback == "no rollback: no complete checkpoint before step 40 is known"
 
 
 @pytest.mark.parametrize("change", [{"severity": Severity.OK}, {"wants_rollback": False}, {"since_step": None}])
@@ -133,7 +133,7 @@ def test_damaged_checkpoint_of_transformers_is_left(foreign: WatchedTrain, damag
         (bad / "trainer_state.json").write_text("{}")
     if damage == "cut off":
         (bad / "model.safetensors").write_bytes(SAFETENSORS[:-4])
-    assert propose_rollback(finding, foreign).rollback == f"step 400: opsctl rollback t --to 400 ({good})"
+    assert propose_rollback(finding, foreign).rollback == f"roll back to step 400: opsctl rollback t --to 400 ({good})"
 
 
 def test_unreadable_checkpoint_without_visible_damage_is_left(foreign: WatchedTrain) -> None:

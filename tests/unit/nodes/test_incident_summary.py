@@ -78,7 +78,7 @@ def test_without_a_cause_every_node_is_described() -> None:
     assert summarize_nodes([*well, bad, NodeRecord(node="n4"), since], at=NOW) == [
         "n1 was already faulty, at the check 1h before: xid: Xid 79",
         "healthy at the last check before: n[2-3]",
-        "no health check stored of n4; run opsctl health n4",
+        "no health check is stored of n4",
     ]
 
 

@@ -32,7 +32,7 @@ DIGEST = Digest(
     trains=(TRAIN, TrainDigest(train="tr12", state="ended", problem="the log cannot be read")),
     alerts=("critical since 2026-03-02 11:00: tr11 hangs (hang/tr11); opsctl status tr11",),
     acknowledged=("warning since 2026-03-01 09:00: 90 % (fs_quota/work); acknowledged by anna: on it",),
-    disks=("work: 90.00% bytes usage",),
+    disks=("work: 90.0 % of the space used",),
     nodes=("n3: DOWN: no heartbeat",),
 )
 

@@ -1,14 +1,11 @@
 """The memory of watchdogs between two cycles, with and without a writable disk."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from opsctl.watchdogs.context import WatchdogMemory
-from opsctl.watchdogs.loss import LossMemory
-from opsctl.watchdogs.own_checks import ChecksMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +67,3 @@ def test_unreadable_memory_is_empty(memory: WatchdogMemory) -> None:
     memory.remember("hang", "gpt", StepMemory(step=1))
     next(memory.directory.rglob("*.json")).write_text("[")
     assert memory.find(StepMemory, "hang", "gpt") is None
-
-
-def test_memory_of_earlier_versions_is_read(memory: WatchdogMemory) -> None:
-    """The position in a log stood beside the other fields, and the checks at the top of their file."""
-    log = {"inode": 7, "offset": 9}
-    for watchdog, fields in (("loss", {**log, "accepted": "x"}), ("train_checks", {"slow": {**log, "lines": ["a"]}})):
-        (memory.directory / watchdog).mkdir(parents=True)
-        (memory.directory / watchdog / "gpt.json").write_text(json.dumps(fields))
-    loss = memory.recall(LossMemory, "loss", "gpt")
-    (matches,) = memory.recall(ChecksMemory, "train_checks", "gpt").logs.values()
-    assert [loss.log.offset, matches.offset, matches.lines] == [9, 9, ("a",)]

@@ -50,17 +50,13 @@ def test_bytes_and_inodes_have_the_same_limits(percent: float, severity: str) ->
 
 
 def test_summary_has_figures_and_limit() -> None:
-    assert judge(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (
-        Severity.WARNING,
-        "87.50% bytes usage, warning at 85% (1.75 TiB of 2 TiB)",
-    )
+    share = "87.5 % of the space used (1.75 TiB of 2 TiB); warning at 85 %"
+    assert judge(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (Severity.WARNING, share)
 
 
 def test_reliable_percent_lowers_the_limit() -> None:
-    assert judge(Space(used=78 * TIB, limit=100 * TIB), reliable_percent=80) == (
-        Severity.CRITICAL,
-        "97.50% bytes usage, critical at 95% (78 TiB of 100 TiB, of which 80 % are reliable)",
-    )
+    share = "97.5 % of the space used (78 TiB of 100 TiB, of which 80 % are reliable); critical at 95 %"
+    assert judge(Space(used=78 * TIB, limit=100 * TIB), reliable_percent=80) == (Severity.CRITICAL, share)
 
 
 def test_free_space_may_be_required_in_bytes() -> None:
@@ -72,7 +68,7 @@ def test_free_space_may_be_required_in_bytes() -> None:
 def test_checkpoints_fill_the_disk_in_a_day() -> None:
     size = int(2.3 * TIB)
     severity, text = judge(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(size),))
-    assert (severity, text) == (Severity.WARNING, "out of bytes in 26 h at 18.4 TiB a day")
+    assert (severity, text) == (Severity.WARNING, "out of space in 26 h at 18.4 TiB a day")
     assert judge(Space(used=84 * TIB, limit=100 * TIB), trains=(growth(size), growth(size)))[0] is Severity.CRITICAL
 
 
@@ -87,10 +83,8 @@ def test_train_that_prunes_fills_nothing() -> None:
 
 
 def test_observed_rate_counts_if_larger() -> None:
-    assert (
-        judge(Space(used=80 * TIB, limit=100 * TIB), observed_rate=TIB / 3600)[1]
-        == "out of bytes in 20 h at 24 TiB a day"
-    )
+    text = judge(Space(used=80 * TIB, limit=100 * TIB), observed_rate=TIB / 3600)[1]
+    assert text == "out of space in 20 h at 24 TiB a day"
 
 
 def test_rate_needs_six_hours() -> None:
@@ -195,7 +189,7 @@ def test_du_measures_in_the_background_by_owner(bench: Bench) -> None:
     assert bench.judge("fs_quota", filesystem).severity in (Severity.UNKNOWN, Severity.WARNING)  # du may have finished
     finding = measure(bench, filesystem)
     assert finding.severity is Severity.WARNING
-    assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", finding.summary)
+    assert re.search(r"90\.\d % of the space used \(9[\d.]* MiB of 10 MiB\); warning at 85 %", finding.summary)
     # Only root can give a directory to a second owner. Directories take some KiB or none.
     owners = ["8 MiB, 2 inodes", "1 MiB, 2 inodes"] if os.geteuid() == 0 else ["9 MiB, 4 inodes"]
     shown = [re.search(r": (\d+)[\d.]*( MiB, \d inodes), most in", line).expand(r"\1\2") for line in finding.lines]
@@ -213,10 +207,10 @@ def test_second_du_is_not_started(tmp_path: Path) -> None:
 # --- growth of a train
 
 
-def write_checkpoints(bench: Bench, count: int, size: int = 1000) -> None:
+def write_checkpoints(bench: Bench, count: int, size: int = 1000, into: Path | None = None) -> None:
     """Write checkpoints one hour apart, the newest at T0."""
     for number in range(count):
-        directory = bench.run.checkpoints / f"step{number}"
+        directory = (into or bench.run.checkpoints) / f"step{number}"
         directory.mkdir()
         (directory / "model").write_bytes(bytes(size))
         at = T0.timestamp() - 3600 * (count - 1 - number)
@@ -229,6 +223,18 @@ def test_checkpoints_of_a_train_make_the_forecast(bench: Bench) -> None:
     bench.start_task()
     finding = bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root)))
     assert finding.lines == ("gpt: 1000 B in 2 inodes every 1.0 h",)
+
+
+def test_checkpoints_elsewhere_fill_the_disk_as_well(bench: Bench) -> None:
+    elsewhere = bench.root / "elsewhere"
+    elsewhere.mkdir()
+    bench.progress = {"checkpoint_directories": [str(elsewhere)]}
+    write_checkpoints(bench, 3, into=elsewhere)
+    bench.start_task()
+    finding = bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root), warning_percent=1e-9))
+    assert finding.lines[0] == "gpt: 1000 B in 2 inodes every 1.0 h"
+    room = "Make room: opsctl checkpoint list gpt lists the checkpoints with their places; delete old ones by hand"
+    assert finding.remedy == room
 
 
 def test_unqueued_train_has_no_growth(bench: Bench) -> None:
@@ -255,7 +261,9 @@ def test_unchanged_figures_are_stale_after_a_write(bench: Bench, minutes: Minute
     assert bench.judge("fs_quota", same, after=minutes(90)).severity is Severity.OK
     directory = bench.run.checkpoints / "step3"
     directory.mkdir()
+    (directory / "model").touch()
     at = bench.clock.now().timestamp()
+    os.utime(directory / "model", (at, at))
     os.utime(directory, (at, at))
     finding = bench.judge("fs_quota", same)
     assert (finding.severity, "have not moved for 1.5 h" in finding.summary) == (Severity.UNKNOWN, True)
@@ -290,13 +298,8 @@ def test_sizes_are_parsed(text: str, size: int) -> None:
 
 
 def test_sizes_are_formatted_short() -> None:
-    assert [format_size(size) for size in (0, 1023, 1024, 2.3 * TIB, 5e18)] == [
-        "0 B",
-        "1023 B",
-        "1 KiB",
-        "2.3 TiB",
-        "4.34 EiB",
-    ]
+    shown = [format_size(size) for size in (0, 1023, 1024, 2.3 * TIB, 5e18)]
+    assert shown == ["0 B", "1023 B", "1 KiB", "2.3 TiB", "4.34 EiB"]
 
 
 def test_missing_directory_is_unknown(bench: Bench) -> None:

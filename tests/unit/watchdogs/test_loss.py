@@ -14,9 +14,8 @@ def test_passed_spike_is_reported_at_once(bench: Bench) -> None:
     bench.steps(206, 300)
     finding = bench.judge("loss")
     assert (finding.severity, finding.is_certain) == (Severity.WARNING, True)
-    assert finding.summary == (
-        "gpt: loss 2 at step 299; spiked from 2 to 5 at step 200, and was back after 8 log lines"
-    )
+    spiked = "the loss spiked from 2 to 5 at step 200 and was back after 8 log lines"
+    assert finding.summary == f"gpt: {spiked}; now 2 at step 299"
     bench.steps(300, 310)
     assert bench.judge("loss").severity is Severity.OK
 
@@ -35,9 +34,7 @@ def test_permanent_rise_ends_when_a_person_accepts(bench: Bench) -> None:
         bench.steps(first, first + 100, loss=2.6)
         finding = bench.judge("loss")
     assert (finding.severity, finding.wants_rollback) == (Severity.CRITICAL, True)
-    assert finding.summary == (
-        "gpt: loss 2.6 at step 1399, 30 % above 2, the level before step 400, and it stays there"
-    )
+    assert finding.summary == "gpt: the loss stays 30 % above the 2 before step 400: 2.6 at step 1399"
     assert finding.remedy.endswith("opsctl alerts accept loss/gpt --reason ...")
     accept(bench.make_context().memory, "loss/gpt", at="2026-01-05T02:00:00+00:00", by="anna", reason="new mixture")
     bench.steps(1400, 1410, loss=2.6)
@@ -71,7 +68,7 @@ def test_epochs_count_where_the_log_shows_no_steps(bench: Bench) -> None:
     assert bench.judge("loss").summary == "gpt: loss 2 at epoch 1.99"
     bench.write_log(*(line.format(loss=5.0, epoch=2 + number / 100) for number in range(30)))
     finding = bench.judge("loss")
-    assert finding.summary.startswith("gpt: loss 5 at epoch 2.29, spiked from 2 to 5 at epoch 2")
+    assert finding.summary.startswith("gpt: the loss spiked from 2 to 5 at epoch 2; now 5 at epoch 2.29")
     assert (finding.severity, finding.since_step) == (Severity.WARNING, None)
     bench.steps(1, 30)
     assert bench.judge("loss").summary == "gpt: loss 2 at step 29"

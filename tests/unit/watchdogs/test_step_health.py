@@ -40,7 +40,7 @@ def test_collapsed_fp16_run_is_critical(bench: Bench) -> None:
     bench.write_log(*(megatron_line(step, loss=None, scale=1, skipped=10) for step in range(2000, 2300, 10)))
     finding = bench.judge_all("loss")[1]
     assert (finding.key, finding.severity) == ("loss/gpt/steps", Severity.CRITICAL)
-    assert finding.summary == "gpt: all of the last 300 steps were skipped, at step 2290"
+    assert finding.summary == "gpt: all of the last 300 steps were skipped; now at step 2290"
     assert finding.lines == (
         "the loss scale has been 1 for 30 lines (it was 65536)",
         "steps advance, but the last 30 lines state no loss",
@@ -99,7 +99,7 @@ def test_jump_between_two_cycles_is_reported_at_once(bench: Bench) -> None:
     bench.write_log(megatron_line(100, norm=9.0), *(megatron_line(step) for step in range(101, 200)))
     finding = bench.judge_all("loss")[1]
     assert (finding.severity, finding.is_certain) == (Severity.WARNING, True)
-    assert finding.summary == "gpt: the gradient norm was 9 at step 100, usually 0.3, at step 199"
+    assert finding.summary == "gpt: the gradient norm was 9 at step 100, usually 0.3; now at step 199"
 
 
 def test_loss_in_every_tenth_line_is_ok() -> None:

@@ -122,7 +122,8 @@ def test_watch_entry_that_fails_is_a_warning(bench: Bench, result: str) -> None:
     ran = {"since": T0.isoformat(), "result": result, "detail": "exit 3"}
     select_cron(bench, T0, {"opsctl watch --once": ran})
     finding = bench.judge("cron_alive")
-    assert (finding.severity, finding.summary) == (Severity.WARNING, f"cron: `opsctl watch --once`: {result}: exit 3")
+    assert finding.severity is Severity.WARNING
+    assert finding.summary == f"cron: the last run of `opsctl watch --once`: {result}: exit 3"
 
 
 def test_watch_entry_on_time_is_ok(bench: Bench) -> None:
@@ -158,7 +159,7 @@ def test_failed_launch_is_critical_at_once(bench: Bench) -> None:
     bench.jobs = (waiting("launch failed requeued held"),)
     finding = bench.judge("slurm_status")
     assert finding.severity is Severity.CRITICAL
-    assert finding.summary == "gpt: 7 could not be started: launch failed requeued held"
+    assert finding.summary == "gpt: array 7 could not be started: launch failed requeued held"
 
 
 def test_next_array_that_never_starts_is_a_warning(bench: Bench) -> None:
@@ -323,7 +324,7 @@ def test_long_wait_behind_other_jobs_is_a_warning(bench: Bench) -> None:
     assert bench.judge("slurm_status", after=timedelta(hours=23)).severity is Severity.OK
     finding = bench.judge("slurm_status", after=timedelta(hours=2))
     assert finding.severity is Severity.WARNING
-    assert "for 1d 1h (limit 1d); Slurm estimates no start" in finding.summary
+    assert "gpt has waited for 1d 1h (limit 1d)" in finding.summary
 
 
 def test_wait_is_compared_with_the_trains_own_waits(bench: Bench) -> None:

@@ -40,7 +40,7 @@ def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         return  # a node without GPUs
     else:
         why = section.why or "printed unreadable output"
-        yield unknown(f"{tool} {why}", f"check the driver: opsctl exec -w NODE {tool}")
+        yield unknown(f"{tool} {why}", f"check the driver: opsctl exec -w {snapshot.node} {tool}")
 
 
 def _find_hardware_fault(snapshot: NodeSnapshot) -> str:

@@ -84,9 +84,8 @@ def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         holders = [users[process.pid] for process in gpu.processes if process.pid in users]
         if holders:
             names = ", ".join(map(str, holders[:MAX_NAMED_PROCESSES]))
-            yield degraded(
-                f"held by {names} although no job runs", "opsctl undrain-good-nodes NODE --kill-orphans", gpu=gpu.uuid
-            )
+            fix = f"opsctl undrain-good-nodes {snapshot.node} --kill-orphans"
+            yield degraded(f"held by {names} although no job runs", fix, gpu=gpu.uuid)
 
 
 def clock_skew(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
