@@ -127,9 +127,9 @@ def speed(bench: Bench, plan: Mapping[str, Any]) -> Figures:
     makers: dict[str, Callable[[], Way]] = {"written": lambda: lambda: switch(bench, compiled={}) or bench.ours()}
     if not reason:
         kept = {id(block): block._compiled_call_impl for block in blocks_of(bench)}
-        flexes = {id(block): getattr(block, "flex", None) for block in blocks_of(bench)}
-        figures["flex"] = any(flexes.values())
-        makers["compiled"] = lambda: lambda: switch(bench, compiled=kept, flexes=flexes) or bench.ours()
+        attention = {id(block): block.attention for block in blocks_of(bench)}
+        figures["flex"] = any(isinstance(way, compiled_blocks.FlexAttention) for way in attention.values())
+        makers["compiled"] = lambda: lambda: switch(bench, compiled=kept, attention=attention) or bench.ours()
     if plan["plain"]:
         makers["plain"] = lambda: plain_way(bench, device)
     ways, figures["unmeasured"] = prepare(makers)
@@ -168,13 +168,12 @@ def blocks_of(bench: Bench) -> list[Any]:
     return [layer for layer in layers if isinstance(layer, gpt.Block)]
 
 
-def switch(bench: Bench, *, compiled: Mapping[int, Any], flexes: Mapping[int, Any] | None = None) -> None:
+def switch(bench: Bench, *, compiled: Mapping[int, Any], attention: Mapping[int, Any] | None = None) -> None:
     """Run all blocks as compiled, or as written."""
     compiled_blocks.remove_compilation(bench.engine.deepspeed.module)
     for block in blocks_of(bench):
         block._compiled_call_impl = compiled.get(id(block))
-        if hasattr(block, "flex"):
-            block.flex = (flexes or {}).get(id(block))
+        block.attention = (attention or {}).get(id(block), block.attention)
 
 
 def matmul_rate(device: torch.device, size: int) -> float:

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from opsctl.trainer import config, config_problems, dry_run, rank_process, trace
-from opsctl.trainer.errors import Refused
+from opsctl.trainer import config, config_problems, dry_run, rank_process
+from opsctl.trainer.errors import Refused, whole_number
 
 
 def main() -> NoReturn:
@@ -43,7 +43,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     me = rank_process.from_environment(os.environ)
     rank_process.answer_stack_requests(os.environ, me)
     try:
-        settings = config.read(namespace.config, skip_samples=namespace.skip_samples, accept=namespace.accept)
+        settings = config.TrainerConfig.model_validate_json(namespace.config.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"config {namespace.config} cannot be read: {error}") from error
 
@@ -52,57 +52,24 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     choose_accelerator()
     from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed chooses its accelerator at import
 
-    packages = namespace.trace.split(",") if namespace.trace else settings.trace
-    if packages:
-        trace.trace(packages, trace.trace_file(os.environ, me))
+    if settings.trace:
+        rank_process.trace(settings.trace, os.environ, me)
     run(settings, me, os.environ)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the arguments. Exits with 2 if one of them would have no effect."""
-    parser = _parser()
+    usage = "python -m opsctl.trainer CONFIG [--dry-run [--processes N]]"
+    parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
+    parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run, a TRAIN.toml is accepted too")
+    parser.add_argument("--dry-run", action="store_true", help="print layout, memory and checks, and start no run")
+    parser.add_argument(
+        "--processes", type=whole_number, metavar="N", help="of the dry run (default: of the TRAIN.toml)"
+    )
     namespace = parser.parse_args(arguments)
-    real = {"--trace": namespace.trace, "--skip-samples": namespace.skip_samples, "--accept": namespace.accept}
-    if namespace.dry_run and (ignored := [option for option, value in real.items() if value]):
-        parser.error(f"{', '.join(ignored)} has no effect with --dry-run")
     if namespace.processes and not namespace.dry_run:
         parser.error("--processes has no effect without --dry-run")
     return namespace
-
-
-def _parser() -> argparse.ArgumentParser:
-    usage = (
-        "python -m opsctl.trainer CONFIG [--trace PACKAGES] [--skip-samples A-B] [--accept] | --dry-run [--processes N]"
-    )
-    parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
-    parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run, a TRAIN.toml is accepted too")
-    parser.add_argument("--trace", metavar="PACKAGES", help="log every call into these packages, separated by commas")
-    parser.add_argument(
-        "--skip-samples",
-        action="append",
-        default=[],
-        metavar="A-B",
-        help="samples to skip, counted from 0 in the order of training; adds to data.skip_samples; may be repeated",
-    )
-    parser.add_argument(
-        "--accept", action="store_true", help="resume although the learning rate at the checkpoint has changed"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print layout, memory and checks without starting the run"
-    )
-    parser.add_argument(
-        "--processes",
-        type=_count,
-        metavar="N",
-        help="number of processes of the dry run (default: from the TRAIN.toml)",
-    )
-    return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of processes")
-    return int(text)
 
 
 def _leave(status: int, message: str) -> NoReturn:

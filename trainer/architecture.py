@@ -10,16 +10,7 @@ from typing import Any
 from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import nn
 
-from opsctl.trainer.gpt import (
-    NORMS,
-    Block,
-    EmbeddingDropout,
-    EmbeddingNorm,
-    OutputProjection,
-    PositionEmbedding,
-    TokenEmbedding,
-    logits,
-)
+from opsctl.trainer import gpt
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import layer_parameters
 from opsctl.trainer.tensor_parallel import Slice
@@ -32,22 +23,22 @@ def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
         return seed * 1_000_003 + layer * 8  # a layer uses up to five seeds
 
     tied, last = {"tied_weight_attr": "weight"}, config.layers + 3
-    first = (TokenEmbedding, config, seed_of(0), part)
+    first = (gpt.TokenEmbedding, config, seed_of(0), part)
     return [
         TiedLayerSpec("embedding", *first, **tied) if config.is_tied else LayerSpec(*first),
         _behind_embedding(config, seed_of(1), part),
-        *(LayerSpec(Block, config, number, seed_of(2 + number), part) for number in range(config.layers)),
-        LayerSpec(NORMS[config.kind.norm], config),
-        TiedLayerSpec("embedding", *first, forward_fn=logits, **tied)
+        *(LayerSpec(gpt.Block, config, number, seed_of(2 + number), part) for number in range(config.layers)),
+        LayerSpec(gpt.NORMS[config.kind.norm], config),
+        TiedLayerSpec("embedding", *first, forward_fn=gpt.logits, **tied)
         if config.is_tied
-        else LayerSpec(OutputProjection, config, seed_of(last), part),
+        else LayerSpec(gpt.OutputProjection, config, seed_of(last), part),
     ]
 
 
 def _behind_embedding(config: ModelConfig, seed: int, part: Slice) -> Any:
     if config.kind.positions == "learnt":
-        return LayerSpec(PositionEmbedding, config, seed, part)
-    return LayerSpec(EmbeddingNorm if config.kind.has_embedding_norm else EmbeddingDropout, config)
+        return LayerSpec(gpt.PositionEmbedding, config, seed, part)
+    return LayerSpec(gpt.EmbeddingNorm if config.kind.has_embedding_norm else gpt.EmbeddingDropout, config)
 
 
 def universal_info(config: ModelConfig) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The batches that a rank reads from the corpora.
+"""The batches that a rank reads from the corpora, ready before they are needed.
 
 A corpus is one stream of the tokens of all documents. Sample n is `sequence` tokens from position n·sequence, plus one
 more token as the last label.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +105,9 @@ class Data:
 
     @property
     def order(self) -> DataOrder:
-        # Rounded as in the manifests of earlier versions, with which it is compared.
-        stages = ((start, (float(f"{w:g}") for w in weights.values())) for start, weights in self.config.data.blends())
         return DataOrder(
             sizes=tuple((len(part.corpus.tokens), part.samples) for part in self.trained),
-            weights=tuple((start, tuple(weights)) for start, weights in stages),
+            weights=tuple((start, tuple(weights.values())) for start, weights in self.config.data.blends()),
         )
 
     def has_same_past(self, state: RunState) -> bool:
@@ -172,3 +171,46 @@ def open_data(config: TrainerConfig) -> Data:
     if problems or set_problems:
         raise Refused("; ".join([*problems, *set_problems]))
     return Data(trained=[part for part, _ in parts], held_out=[part for _, part in parts], sets=sets, config=config)
+
+
+MicroBatch = tuple[torch.Tensor, torch.Tensor]
+
+
+class ReadAhead:
+    """Reads the next step's micro-batches in a thread while this step computes: a slow disk delays no step.
+
+    The samples of a step depend on the consumed samples and the batch alone, so that reading ahead changes nothing.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
+        self._expected: tuple[int, int] | None = None
+        self._read: Future[list[MicroBatch]] | None = None
+
+    def start(self, consumed: int, batch: int) -> None:
+        """Read the micro-batches of the step of `batch` samples after `consumed`, in the background."""
+        self._expected = consumed, batch
+        self._read = self._thread.submit(lambda: list(self.batches.step(consumed, batch)))
+
+    def step(self, consumed: int, batch: int) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of a step, as `Batches.step` does, and raise its errors."""
+        read, self._read = self._read, None
+        if read is None or self._expected != (consumed, batch):
+            return self.batches.step(consumed, batch)
+        return iter(read.result())
+
+
+def on_device(batches: Iterator[MicroBatch], device: torch.device) -> Iterator[MicroBatch]:
+    """Return micro-batches on the device; for a CPU, as they are."""
+    return iter(batches) if device.type == "cpu" else (_copied(micro_batch, device) for micro_batch in batches)
+
+
+def _copied(value: Any, device: torch.device) -> Any:
+    """Return a copy on a GPU of a tensor, or of nested tuples of tensors.
+
+    From pinned memory: a copy from other memory waits until the GPU has done all its work.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.pin_memory().to(device, non_blocking=True)
+    return tuple(_copied(part, device) for part in value)

@@ -99,8 +99,7 @@ def split(corpus: Corpus, *, sequence: int, held_out: float) -> tuple[CorpusPart
 def _open(prefix: str, config: TrainerConfig) -> Corpus:
     corpus = Corpus(prefix)
     corpus.refuse_vocabulary(config.model.vocabulary)
-    is_apart = config.data.separate_documents or not config.model.can_separate_documents
-    corpus.refuse_sequence(config.model.sequence, separate_documents=is_apart)
+    corpus.refuse_sequence(config.model.sequence, separate_documents=config.data.separate_documents)
     return corpus
 
 

@@ -4,13 +4,11 @@ No import of torch: `opsctl launch` validates configs on login nodes. Lengths ar
 (sequences), times in seconds. `rank_layout.check_layout` checks the rules that depend on the number of processes.
 """
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from opsctl.trainer import schedule
 from opsctl.trainer.config_tables import (
     BatchConfig,
     ConfigTable,
@@ -20,6 +18,7 @@ from opsctl.trainer.config_tables import (
     LimitsConfig,
     LogConfig,
     OptimizerConfig,
+    Rate,
     Seconds,
     SpikeConfig,
     refuse,
@@ -37,8 +36,8 @@ class ParallelConfig(ConfigTable):
     sequence_parallel: bool = False
     """Cut activations along the sequence where matrices are not cut, over the tensor ranks: all activations of a block
     are divided by `tensor`, which must divide `model.sequence`. Tensor ranks exchange a quarter more (llama: 3/8)."""
-    zero_stage: Literal[0, 1] = 1
-    """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
+    zero_stage: Literal[1] = 1
+    """1, and no other value: every data-parallel rank holds its share of the optimizer's state."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
     """What is divided evenly over the stages; blocks-and-embeddings counts embedding and output as one block each."""
     blocks: list[Count] | None = None
@@ -84,19 +83,19 @@ class TrainerConfig(ConfigTable):
     """Directory of a model of Hugging Face's transformers, whose weights a run without a checkpoint begins with;
     `opsctl checkpoint import` prints the model table for it."""
     accept: bool = False
-    """Resume although the learning rate at the checkpoint is another than this config's; same as `--accept`."""
+    """Resume although the learning rate at the checkpoint is another than this config's."""
     deterministic: bool = False
     """Use only GPU kernels with reproducible results; slower."""
     trace: list[str] = Field(default_factory=list)
-    """Packages whose calls every rank logs, one line per call; same as `--trace`."""
+    """Packages whose calls every rank logs, one line per call."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32. auto: bf16 where the device
     has instructions for it, else fp32; a resumed run keeps the precision of its checkpoint."""
     recompute: bool = False
     """Recompute the activations of a block in the backward pass instead of storing them: less memory, more time."""
     compile: Literal["auto"] | bool = False
-    """true: compile the blocks by torch.compile, after a trial; auto: only on a GPU. With dropout, with tensor ranks or
-    after a failed trial, the run logs why and goes on without."""
+    """true: compile the blocks by torch.compile, after a trial; auto: only on a GPU. With dropout or after a failed
+    trial, the run logs why and goes on without."""
     threads: Count | None = None
     """CPU threads of a rank; OMP_NUM_THREADS or the number of usable cores if absent."""
     model: ModelConfig = ModelConfig()
@@ -112,15 +111,8 @@ class TrainerConfig(ConfigTable):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> Self:
-        refuse(
-            [
-                *self._wrong_sequence_parallel(),
-                *self._without_zero(),
-                *self._endless_warmup(),
-                *self._early_anneal(),
-                *self._wrong_data(),
-            ]
-        )
+        wrong_rates = [*self._endless_warmup(), *self._early_anneal()]
+        refuse([*self._wrong_sequence_parallel(), *wrong_rates, *self._wrong_data()])
         return self
 
     def _wrong_sequence_parallel(self) -> Iterator[str]:
@@ -136,14 +128,6 @@ class TrainerConfig(ConfigTable):
             yield (
                 f"sequence_parallel = true: tensor = {tensor} does not divide sequence = {sequence}; "
                 f"use sequence = {-(-sequence // tensor) * tensor}"
-            )
-
-    def _without_zero(self) -> Iterator[str]:
-        if not self.parallel.zero_stage:
-            yield (
-                "zero_stage = 0 is refused: with bf16, DeepSpeed cannot sum gradients in fp32; with fp32, it leaves "
-                "the later stages out of the gradient's norm, clips wrongly, and takes a step with gradients that are "
-                "not numbers; use zero_stage = 1"
             )
 
     def _endless_warmup(self) -> Iterator[str]:
@@ -165,8 +149,6 @@ class TrainerConfig(ConfigTable):
             )
 
     def _wrong_data(self) -> Iterator[str]:
-        if self.data.separate_documents and not self.model.can_separate_documents:
-            yield f"separate_documents = true has no meaning with family = {self.model.family}, only without ALiBi"
         if self.evaluation.every and not self.data.held_out and not self.evaluation.sets:
             yield (
                 f"evaluation.every = {self.evaluation.every} has no data to evaluate: data.held_out is 0 and "
@@ -177,17 +159,6 @@ class TrainerConfig(ConfigTable):
         """Return the samples of the whole run, including the ramp-up."""
         return self.batch.consumed(self.steps)
 
-    def rate(self) -> schedule.Rate:
+    def rate(self) -> Rate:
         """Return the schedule of the learning rate, in samples."""
-        return schedule.Rate(self.optimizer, end=self.optimizer.decay_samples or self.samples())
-
-
-def read(path: Path, *, skip_samples: Sequence[str] = (), accept: bool = False) -> TrainerConfig:
-    """Return the config in the file `path`, with `skip_samples` added to its ranges and `accept` set if given.
-
-    Raises OSError, or pydantic's ValidationError with every problem.
-    """
-    config = TrainerConfig.model_validate_json(path.read_text())
-    skipped = [*config.data.skip_samples, *skip_samples]
-    data = DataConfig.model_validate(config.data.model_dump() | {"skip_samples": skipped})
-    return config.model_copy(update={"data": data, "accept": accept or config.accept})
+        return Rate(self.optimizer, end=self.optimizer.decay_samples or self.samples())

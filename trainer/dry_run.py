@@ -15,7 +15,6 @@ from opsctl.trainer.footprint import GIB
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import number
-from opsctl.trainer.schedule import Rate
 
 _WIDTHS = (30, 12, 9, 11, 11, 13, 12)
 
@@ -81,22 +80,8 @@ def _steps(config: TrainerConfig) -> Iterator[str]:
         sizes, over = batch.sizes(), batch.rampup[2]
         yield _row("ramp-up", f"{sizes[0]}, {sizes[1]} ... {sizes[-1]} samples, {len(sizes)} sizes over {over} samples")
     optimizer, rate = config.optimizer, config.rate()
-    yield _row("rate", f"{optimizer.lr:g} after {optimizer.warmup_samples} samples, {_describe_decay(rate)}")
-
-
-def _describe_decay(rate: Rate) -> str:
-    optimizer, end = rate.optimizer, rate.end
-    match optimizer.decay:
-        case "constant":
-            return "and then constant"
-        case "inverse-square-root":
-            return f"{optimizer.decay} to {rate.at(end):.3g} at {end}"
-        case "wsd":
-            return f"constant until {end - (optimizer.anneal_samples or 0)}, linear to {optimizer.min_lr:g} at {end}"
-        case "cosine-restarts":
-            return f"to {optimizer.min_lr:g} at {end} in {optimizer.periods} periods"
-        case _:
-            return f"to {optimizer.min_lr:g} at {end}"
+    decay = f"{optimizer.decay}, to {rate.at(rate.end):.3g} at {rate.end}"
+    yield _row("rate", f"{optimizer.lr:g} after {optimizer.warmup_samples} samples, {decay}")
 
 
 def _layout(config: TrainerConfig, cut: Layout) -> Iterator[str]:

@@ -16,7 +16,8 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
 from opsctl.integrations.opsctl_step_times import StepTimes
-from opsctl.trainer import architecture, deepspeed_private, dropout, initial_weights, tensor_parallel
+from opsctl.trainer import architecture, deepspeed_private, random_numbers, tensor_parallel
+from opsctl.trainer.batches import on_device
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation
 from opsctl.trainer.config import TrainerConfig
@@ -24,7 +25,6 @@ from opsctl.trainer.cross_entropy import cross_entropy
 from opsctl.trainer.gpt import Block
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout, first_layers
-from opsctl.trainer.read_ahead import on_device
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
 
@@ -39,10 +39,10 @@ class Engine:
         """`begins`: draw initial weights, or read those of the config; otherwise a checkpoint has to be loaded."""
         if config.threads:
             torch.set_num_threads(config.threads)
-        self._seeds = dropout.Seeds(config, layout, rank)
+        self._seeds = random_numbers.Seeds(config, layout, rank)
         part = tensor_parallel.slice_of(layout, rank, cuts_sequence=config.parallel.sequence_parallel)
         is_replaced = config.weights or not begins
-        with _quiet_stdout(), initial_weights.left_out() if is_replaced else contextlib.nullcontext():
+        with _quiet_stdout(), random_numbers.left_out() if is_replaced else contextlib.nullcontext():
             self.deepspeed = self._build(config, layout, part, weights=config.weights if begins else None)
         self.times = StepTimes(work=f"stage {layout.stage(rank)}")
         deepspeed_private.replace(self.deepspeed, schedule.ForwardPass, self._measure)
@@ -60,7 +60,7 @@ class Engine:
             partition_method=_BALANCE[config.parallel.balance],
             seed_layers=config.model.dropout > 0,
             seed_fn=self._seeds,
-            base_seed=dropout.BASE,
+            base_seed=random_numbers.BASE,
             activation_checkpoint_interval=int(config.recompute),
             activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
             checkpointable_layers=[Block.__name__],
@@ -186,7 +186,8 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
         "train_micro_batch_size_per_gpu": config.batch.micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": config.optimizer.clip,
-        "zero_optimization": {"stage": config.parallel.zero_stage, "reduce_bucket_size": _BUCKET_ELEMENTS},
+        # With stage 0, DeepSpeed sums gradients of bf16 in bf16, and with fp32 leaves the later stages out of the norm.
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": _BUCKET_ELEMENTS},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": None,
         # DeepSpeed cuts what a stage sends over the tensor ranks, as if they all had the same.

@@ -1,7 +1,15 @@
-"""The errors of the trainer, and that of a library which is missing."""
+"""The errors of the trainer, of its options, and of a library which is missing."""
 
+import argparse
 import importlib
 from typing import Any
+
+
+def whole_number(text: str) -> int:
+    """Return the number of an option of a command. Raises argparse's error."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 class Refused(Exception):

@@ -19,6 +19,8 @@ CONTEXT_BYTES = 1573 * 2**20
 """CUDA context on an A100 before any allocation (prequel of tr11). On a V100: 1271 MiB."""
 CHUNK_ELEMENTS = 1 << 25
 """Logits of which the loss holds fp32 copies at a time: 128 MiB, far more than a kernel's launch costs."""
+ATTENTION_ROWS = 512
+"""Queries that attend at a time where a matrix is needed: enough for a kernel, few beside a long sequence."""
 _STATES = {"bf16": (2, 4, 12), "auto": (2, 4, 12), "fp32": (4, 4, 8)}
 """Bytes per parameter of weights, gradients and optimizer. bf16: the fp32 sum of gradients; the optimizer includes
 the fp32 weights. auto: as on a GPU with bf16."""
@@ -81,12 +83,9 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
     tables = int(first or last) if model.is_tied else first + last
     parameters = (blocks * block_parameters(model) + tables * model.vocabulary * model.hidden) // cut.tensor
     weights, gradients, optimizer = (float(parameters * size) for size in _STATES[config.precision])
-    optimizer /= cut.data if config.parallel.zero_stage else 1
+    optimizer /= cut.data  # every data-parallel rank holds its share
     output = _logits(config, cut) if last else 0.0
-    # A block keeps masks of one micro-batch, of one byte a pair of tokens.
-    masks = config.data.separate_documents * float(config.batch.micro_batch * model.sequence**2)
-    activations = _activations(config, cut, number, blocks) + blocks * masks
-    activations += _alibi(config, cut) if blocks else 0.0
+    activations = _activations(config, cut, number, blocks) + (_alibi(config, cut) if blocks else 0.0)
     return StageFootprint(
         stage=number,
         layers=blocks,
@@ -143,7 +142,7 @@ def _logits(config: TrainerConfig, cut: Layout) -> float:
 
 
 def _alibi(config: TrainerConfig, cut: Layout) -> float:
-    """Return the bytes of ALiBi's bias, which a rank keeps once for all its blocks: [heads, sequence, sequence]."""
-    model = config.model
-    width = 4 if config.precision == "fp32" else 2
-    return (model.kind.positions == "alibi") * model.heads / cut.tensor * model.sequence**2 * width
+    """Return the bytes of ALiBi's bias, which a rank keeps once for all its blocks: [heads, rows, sequence]."""
+    model, width = config.model, 4 if config.precision == "fp32" else 2
+    rows = min(ATTENTION_ROWS, model.sequence) * (model.kind.positions == "alibi")
+    return model.heads / cut.tensor * rows * model.sequence * width

@@ -1,24 +1,55 @@
 """The layers of a decoder; families/ says which of their parts a model has.
 
-Activations between layers are [micro_batch, tokens that a rank holds, hidden]. Initial weights do not depend on the
-layout. The formulas follow transformers, in the order of its roundings, so that exported weights give the same logits
-there.
+Activations between layers are [micro_batch, tokens that a rank holds, hidden]. Where documents are kept apart, layers
+hand on `starts` [b, s] beside them: the place in the sample at which the document of a token begins. Initial weights do
+not depend on the layout. The formulas follow transformers, in the order of its roundings, so that exported weights give
+the same logits there.
 """
 
 import functools
+import inspect
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from opsctl.trainer import dropout, tensor_parallel
-from opsctl.trainer.documents import Carried, activations, carries_starts, positions, visible, within
-from opsctl.trainer.initial_weights import Normal
+from opsctl.trainer import random_numbers, tensor_parallel
+from opsctl.trainer.attention import Attention, alibi_slopes, capped, made_once
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
 from opsctl.trainer.model_size import block_matrices
+from opsctl.trainer.random_numbers import Normal
 from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into, marked, share_gradient, total
+
+Layer = TypeVar("Layer", bound=type)
+Carried: TypeAlias = Any
+"""What a layer takes and gives: a tensor of activations, or the pair of activations and `starts`."""
+
+
+def carries_starts(layer: Layer) -> Layer:
+    """Make a layer take and give `starts` beside the activations; its own forward pass sees them if it names them."""
+    own: Any = layer.forward  # type: ignore[attr-defined]  # a torch module, which mypy does not read
+    sees_starts = "starts" in inspect.signature(own).parameters
+
+    def forward(module: Any, carried: Carried) -> Carried:
+        x, starts = (carried, None) if isinstance(carried, Tensor) else carried
+        given = own(module, x, starts) if sees_starts else own(module, x)
+        return given if isinstance(carried, Tensor) else (given, starts)
+
+    layer.forward = forward  # type: ignore[attr-defined]  # as above
+    return layer
+
+
+def activations(carried: Carried) -> Tensor:
+    x: Tensor = carried if isinstance(carried, Tensor) else carried[0]
+    return x
+
+
+def positions(starts: Tensor) -> Tensor:
+    """Return the position of every token in its document, [b, s]."""
+    return torch.arange(starts.shape[1], device=starts.device) - starts
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -27,7 +58,7 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
-@functools.lru_cache(maxsize=4)  # one table for all blocks of a rank with the same positions
+@made_once
 def rotations(
     config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device, *, is_local: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -98,7 +129,7 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
 
 def logits(embedding: TokenEmbedding, carried: Carried) -> Tensor:
     """Return the logits of the next tokens, [b, s, this rank's slice of the vocabulary]."""
-    return _capped(into(activations(carried), embedding.part).times(embedding.weight), embedding.cap)
+    return capped(into(activations(carried), embedding.part).times(embedding.weight), embedding.cap)
 
 
 class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read torch
@@ -111,11 +142,7 @@ class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read t
         self.cap = config.logit_cap
 
     def forward(self, carried: Carried) -> Tensor:
-        return _capped(self.projection(into(activations(carried), self.part)), self.cap)
-
-
-def _capped(x: Tensor, cap: float | None) -> Tensor:
-    return x if cap is None else torch.tanh(x / cap) * cap
+        return capped(self.projection(into(activations(carried), self.part)), self.cap)
 
 
 @carries_starts
@@ -226,19 +253,26 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.part, self.seed, self.drop, self.config = part, seed, config.dropout, config
         kind = config.kind
         heads = part.range(config.heads)
-        self.slopes = slopes(config.heads)[heads.start : heads.stop] if kind.positions == "alibi" else None
-        self.flex: Any = None  # compiled_blocks replaces the dense bias
-        self.window, self.rotates = config.window_of(number), config.rotates(number)
-        self.scale = None if config.query_width is None else config.query_width**-0.5
+        # Rows of qkv are [group, its queries, key, value, width], so that a slice holds whole groups.
+        self.queries = config.heads // config.group_count
+        self.rotates, self.window = config.rotates(number), config.window_of(number)
+        self.attention: Callable[..., Tensor] = Attention(  # compiled_blocks may replace it
+            queries=self.queries,
+            window=self.window,
+            slopes=alibi_slopes(config.heads)[heads.start : heads.stop] if kind.positions == "alibi" else None,
+            scale=None if config.query_width is None else config.query_width**-0.5,
+            cap=config.score_cap,
+        )
+        # Compiled code reads no family.
+        self.is_gated = kind.is_gated
         self.activation = functional.silu if kind.activation == "silu" else _gelu
         for name in ("norm1", "norm2", "norm3", "norm4"):
             setattr(self, name, NORMS[kind.norm](config) if name in kind.block_norms else nn.Identity())
-        # Rows of qkv are [group, its queries, key, value, width], so that a slice holds whole groups.
-        self.queries = config.heads // config.group_count
         for place, (name, matrix) in enumerate(block_matrices(config).items()):
             std = initial_std(config) / (math.sqrt(2 * config.layers) if matrix.axis else 1.0)
             drawn = Normal(rows=matrix.shape[0], columns=matrix.shape[1], std=std, seed=seed + place)
             setattr(self, name, (RowLinear if matrix.axis else ColumnLinear)(drawn, part, bias=config.has_bias(name)))
+        self.q_norm: Any = None
         if config.qk_norms == "head":
             self.q_norm, self.k_norm = HeadNorm(config), HeadNorm(config)
         elif config.qk_norms == "all":
@@ -247,7 +281,7 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
     def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
         if self.drop and self.training:
-            dropout.vary(self.seed)
+            random_numbers.vary(self.seed)
         x = x + self._drop(self.norm3(self.out(self._attend(into(self.norm1(x), self.part), starts))))
         return x + self._drop(self.norm4(self.down(self._widen(into(self.norm2(x), self.part)))))
 
@@ -256,13 +290,12 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         batch, length, _ = qkv.shape
         grouped = qkv.view(batch, length, -1, self.queries + 2, self.config.width_of_head)
         q, k, v = (heads.flatten(2, 3) for heads in grouped.split((self.queries, 1, 1), dim=3))
-        if self.config.qk_norms:
+        if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))  # [b, heads, s, width]
         if self.rotates:
             q, k = self._rotated(q, k, starts)
-        mixed = self._mix(q, k, v, starts) if self.flex is None else self.flex(q, k, v)
-        return mixed.transpose(1, 2).reshape(batch, length, -1)
+        return self._mix(q, k, v, starts).transpose(1, 2).reshape(batch, length, -1)
 
     def _rotated(self, q: Tensor, k: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
         is_local = self.window is not None
@@ -272,33 +305,14 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return rotate(q, cosines, sines), rotate(k, cosines, sines)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
-        """Return the mixed values of all heads, [b, heads, s, width]; without a mask, of the earlier tokens."""
-        length = q.shape[2]
-        if self.slopes is not None:
-            mask: Tensor | None = alibi(self.slopes, length, q.dtype, q.device)
-        else:
-            mask = visible(starts)
-            if self.window is not None and self.window < length:
-                near = within(self.window, length, q.device)
-                mask = near if mask is None else mask & near
+        """Return the mixed values of all heads, [b, heads, s, width]."""
         if not (self.drop and self.training):
-            return self._attend_by(q, k, v, mask, 0.0)
+            return self.attention(q, k, v, starts, 0.0)
         with self.part.own_randomness():  # every rank has its own heads
-            return self._attend_by(q, k, v, mask, self.drop)
-
-    def _attend_by(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float) -> Tensor:
-        options: Any = {"scale": self.scale, "dropout_p": drop, "enable_gqa": self.queries > 1}
-        if self.config.score_cap is None:
-            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
-        k, v = (heads.repeat_interleave(self.queries, dim=1) for heads in (k, v))
-        scale = self.config.width_of_head**-0.5 if self.scale is None else self.scale
-        scores = _capped(q @ k.transpose(2, 3) * scale, self.config.score_cap)
-        earlier = within(q.shape[2], q.shape[2], q.device) if mask is None else mask
-        shares = scores.masked_fill(~earlier, -math.inf).float().softmax(-1).to(q.dtype)
-        return functional.dropout(shares, drop) @ v
+            return self.attention(q, k, v, starts, self.drop)
 
     def _widen(self, x: Entry) -> Tensor:
-        if self.config.kind.is_gated:
+        if self.is_gated:
             return self.activation(self.gate(x)) * self.up(x)
         return self.activation(self.up(x))
 
@@ -307,34 +321,6 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
 
 _gelu = functools.partial(functional.gelu, approximate="tanh")
-
-
-def slopes(heads: int) -> tuple[float, ...]:
-    """Return ALiBi's slope for every head: 2^(-8/n), 2^(-16/n), … (Press et al. 2021).
-
-    If n is not a power of two: the slopes of the next lower power, then every other slope of the next higher power.
-    """
-    power = 2 ** math.floor(math.log2(heads))
-    finer = [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
-    return tuple([2 ** (-8 * (i + 1) / power) for i in range(power)] + finer)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # mypy does not read torch
-def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions."""
-    return build_alibi(slopes, length, dtype, device)
-
-
-@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
-def build_alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Build the bias head by head: all heads at once in fp32 took five times the memory of the result."""
-    places = torch.arange(length, device=device)
-    distance = places.unsqueeze(1) - places
-    later = distance < 0
-    bias = torch.empty(len(slopes), length, length, dtype=dtype, device=device)
-    for head, slope in zip(bias, slopes, strict=True):
-        head.copy_((-slope * distance).masked_fill_(later, -math.inf))
-    return bias
 
 
 def initial_std(config: ModelConfig) -> float:

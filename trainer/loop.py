@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from opsctl.integrations.opsctl_contract import TrainFiles
-from opsctl.trainer import nan_search, schedule, startup_checks
-from opsctl.trainer.batches import Batches, Data
+from opsctl.trainer import nan_search, startup_checks
+from opsctl.trainer.batches import Batches, Data, ReadAhead
 from opsctl.trainer.checkpoint.resume import open_resuming, preview_newest
 from opsctl.trainer.checkpoint.save import Checkpoints
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import is_due
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.heartbeats import Pulse, note, now_text, print_line, warn, write_stop_reason
@@ -25,7 +26,6 @@ from opsctl.trainer.model_size import assumed_save_s, model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
 from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.rank_process import RankProcess
-from opsctl.trainer.read_ahead import ReadAhead
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import Interval, StepLog
 
@@ -142,7 +142,7 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     reason = hooks.agree(control, state).stop  # a stop that is already requested saves the time to build the model
     if reason is None:
         resuming = open_resuming(directory, config, cut, control)
-        found = resuming.find(state)
+        found = resuming.find(state, lambda: pulse.write_heartbeat(Phase.INIT, state))
         config = startup_checks.resolve_precision(startup_checks.choose_seed(config, state, control), found, control)
         engine = Engine(config, cut, process.rank, begins=found is None)
         checkpoints = Checkpoints(replace(resuming, config=config), engine, parameters=parameters)
@@ -261,7 +261,7 @@ def train(run: Run) -> TrainerStop:
 
         finished = state.step >= config.steps
         save_spike = decision.spike and config.spike.save
-        due = decision.save or schedule.is_due(state.step, config.checkpoint.every)
+        due = decision.save or is_due(state.step, config.checkpoint.every)
         if finished or decision.stop or due or save_spike:
             _save(run, decision, finished=finished)
         if finished:
@@ -270,7 +270,7 @@ def train(run: Run) -> TrainerStop:
             return decision.stop
 
         _step(run)
-        if run.evaluations and schedule.is_due(state.step, config.evaluation.every):
+        if run.evaluations and is_due(state.step, config.evaluation.every):
             _evaluate(run)
 
 

@@ -7,6 +7,7 @@
         COMPLETE       SHA-256 of manifest.json; written last; this file alone makes the directory a checkpoint
       damaged-step-0000500/   set aside: the checkpoint was complete and failed verification
       .saving-step-…/         a save in progress or interrupted
+      .reshaped-step-…/       a copy for any topology, from which a run with another one resumes; until its next save
 
 There is no `latest` file: the newest checkpoint is derived from the directory. In addition to the files in the
 manifest, a checkpoint may hold KEEP (the reason never to prune the checkpoint) and OFFLOADED (where its copies lie).
@@ -22,7 +23,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
 from opsctl.trainer.bounded_files import open_regular, read_bounded
@@ -37,8 +38,6 @@ _REMOVING = ".removing-"
 OFFLOADED = "OFFLOADED"
 _NAME = re.compile(r"step-(\d{7,})")
 _FORMAT = 1
-_OLD_SIZE = re.compile(r"(\d{1,18}) tokens, (\d{1,18}) samples")
-_OLD_STAGE = re.compile(r" x ([\d.e+:-]{1,400})(?: from sample (\d{1,18}))?")
 MAX_MARK_BYTES = 4096
 MAX_MANIFEST_BYTES = 64 << 20
 """Some 200 bytes for each of the files, of which a large run has some ten thousand."""
@@ -75,13 +74,10 @@ class DataOrder:
 
 
 def _read_data_order(data: Any) -> DataOrder | None:
-    """Return the recorded order. Manifests of earlier versions have its description, or nothing."""
-    if isinstance(data, dict):
-        weights = tuple((int(start), tuple(map(float, shares))) for start, shares in data["weights"])
-        return DataOrder(sizes=tuple((int(tokens), int(samples)) for tokens, samples in data["sizes"]), weights=weights)
-    sizes = tuple((int(tokens), int(samples)) for tokens, samples in _OLD_SIZE.findall(data or ""))
-    stages = tuple((int(start or 0), tuple(map(float, w.split(":")))) for w, start in _OLD_STAGE.findall(data or ""))
-    return DataOrder(sizes=sizes, weights=stages) if sizes else None
+    if data is None:
+        return None
+    weights = tuple((int(start), tuple(map(float, shares))) for start, shares in data["weights"])
+    return DataOrder(sizes=tuple((int(tokens), int(samples)) for tokens, samples in data["sizes"]), weights=weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +87,22 @@ class Manifest:
     step: int
     consumed_samples: int
     topology: Mapping[str, int | str]
-    """How the state is cut: sizes of the parallel axes, ZeRO stage, balance of the stages."""
+    """How the state is cut: sizes of the parallel axes, balance of the stages."""
     model: Mapping[str, Any]
     """The config's model table; a run with another model refuses the checkpoint."""
     precision: str
     kind: str = NATIVE
-    """NATIVE: only the same topology can resume; UNIVERSAL: any topology and precision can."""
+    """NATIVE: files are cut by the topology; UNIVERSAL: any topology and precision can resume."""
     seed: int | None = None
-    """Seed of the run; None in checkpoints of an earlier version."""
+    """Seed of the run."""
     data: DataOrder | None = None
-    """A run with other data reads samples in another order; None in checkpoints of an earlier version."""
+    """A run with other data reads samples in another order."""
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Samples that were taken from every corpus, by prefix; empty in checkpoints of an earlier version."""
+    """Samples that were taken from every corpus, by prefix."""
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    """The config's optimizer table; empty in checkpoints of an earlier version."""
+    """The config's optimizer table."""
     rate: float | None = None
-    """Learning rate at this checkpoint by its schedule; None in checkpoints of an earlier version."""
+    """Learning rate at this checkpoint by its schedule."""
     earlier_tokens: int = 0
     """Tokens besides samples x sequence, of attempts whose samples were longer; below 0 if they were shorter."""
     slowest_step_s: float = 0.0
@@ -225,21 +221,25 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True, ha
     return [f"{checkpoint.name}: {problem}" for problem in problems if problem]
 
 
-def find_differences(
-    saved: Manifest, config: "TrainerConfig", topology: Mapping[str, int | str]
-) -> dict[str, tuple[Any, Any]]:
-    """Return what a run must not change when it resumes: by key, the values of the checkpoint and of the run.
+Differences: TypeAlias = dict[str, tuple[Any, Any]]
+"""By key, the values of a checkpoint and of the run."""
 
-    Any topology and precision can resume a checkpoint that is not NATIVE.
-    """
+
+def find_differences(saved: Manifest, config: "TrainerConfig") -> Differences:
+    """Return what a run must not change when it resumes. Any precision can resume a checkpoint that is not NATIVE."""
     model = config.model.model_dump(mode="json")
     here = {key: value for key, value in model.items() if key not in _FREE}
-    if saved.kind == NATIVE:
-        precision = config.precision if config.precision != "auto" else saved.precision
-        here = {**topology, "precision": precision, **here}
+    if saved.kind == NATIVE and config.precision != "auto":
+        here = {"precision": config.precision, **here}
     unset = {key: field.default for key, field in type(config.model).model_fields.items()}
-    there = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
+    there = {"precision": saved.precision, **unset, **saved.model}
     return {key: (there.get(key), value) for key, value in here.items() if there.get(key) != value}
+
+
+def find_other_cuts(saved: Manifest, topology: Mapping[str, int | str]) -> Differences:
+    """Return how a NATIVE checkpoint is cut otherwise than `topology`: a run resumes from a universal copy of it."""
+    there = saved.topology if saved.kind == NATIVE else topology
+    return {key: (there.get(key), value) for key, value in topology.items() if there.get(key) != value}
 
 
 def can_accept(differences: Iterable[str], config: "TrainerConfig") -> bool:

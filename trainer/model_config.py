@@ -160,10 +160,6 @@ class ModelConfig(ConfigTable):
         """What is normalised of queries and keys: every `head`, `all` heads together, or nothing."""
         return self.kind.qk_norm or "head" * self.qk_norm
 
-    @property
-    def can_separate_documents(self) -> bool:
-        return self.kind.positions != "alibi"
-
     def has_bias(self, matrix: str) -> bool:
         """Return whether a matrix of a block has biases; those of the feed-forward all have them, or none."""
         place = matrix if matrix in ("qkv", "out") else "ffn"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opsctl.trainer.checkpoint.host_copy import tensors_in
+from opsctl.trainer.checkpoint.rank_files import tensors_in
 from opsctl.trainer.deepspeed_private import layers_of
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.process_groups import Control

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opsctl.trainer.chat import ConversationEncoder, Packing, find_template
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, whole_number
 from opsctl.trainer.indexed_corpus import Corpus, read_facts, write_corpus
 from opsctl.trainer.text_sources import NoDocument, read_documents
 from opsctl.trainer.tokens import ByteLevel, Encode, Tokenizer
@@ -262,21 +262,21 @@ def _parser() -> argparse.ArgumentParser:
         "--json-key", metavar="KEY", help="key or column of the text in JSON and Parquet (default: text)"
     )
     parser.add_argument(
-        "--max-bytes", type=_count, metavar="N", help="stop before the document that exceeds this total"
+        "--max-bytes", type=whole_number, metavar="N", help="stop before the document that exceeds this total"
     )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: tokens are bytes)")
     parser.add_argument("--end-token", metavar="TOKEN", help="token at the end of a document, such as <|endoftext|>")
     parser.add_argument("--begin-token", metavar="TOKEN", help="token before every document, such as <s>")
     parser.add_argument(
         "--chat",
-        type=_count,
+        type=whole_number,
         metavar="TOKENS",
         help="pack conversations into sequences of TOKENS tokens, the model's sequence",
     )
     parser.add_argument(
         "--chat-template", type=Path, metavar="FILE", help="a Jinja template (default: the one beside the tokenizer)"
     )
-    parser.add_argument("--processes", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
+    parser.add_argument("--processes", type=whole_number, default=1, metavar="N", help="processes (default: 1)")
     shares = parser.add_mutually_exclusive_group()
     shares.add_argument(
         "--shard",
@@ -284,15 +284,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="I/N",
         help="prepare part I, from 0, of N parts of the input, as PREFIX-I-of-N; does nothing if it is there already",
     )
-    shares.add_argument("--merge", type=_count, metavar="N", help="join the N shards of PREFIX; needs only --output")
+    shares.add_argument("--merge", type=whole_number, metavar="N", help="join N shards of PREFIX; needs only --output")
     parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between progress lines")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -56,7 +56,6 @@ def describe_topology(config: TrainerConfig, layout: Layout) -> dict[str, int | 
         "pipeline": layout.pipeline,
         "tensor": layout.tensor,
         "data": layout.data,
-        "zero_stage": config.parallel.zero_stage,
         "balance": config.parallel.division,
     }
 

@@ -1,14 +1,18 @@
-"""This process: its rank, its end when its parent ends, and the stacks of its threads on request."""
+"""This process: its rank, its end when its parent ends, the stacks of its threads on request, and a trace of calls."""
 
+import contextlib
 import ctypes
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
 
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
@@ -111,3 +115,49 @@ def _mtime(path: Path) -> int | None:
         return path.stat().st_mtime_ns
     except OSError:
         return None
+
+
+def trace(packages: Sequence[str], environ: Mapping[str, str], process: RankProcess) -> None:
+    """Log calls into `packages` from every thread from now on, in the attempt's directory, else the working directory.
+
+    Raises Refused if the file cannot be written.
+    """
+    run_dir = environ.get(Env.RUN_DIR)
+    directory = Path(run_dir, "attempts", environ.get(Env.ATTEMPT, "")) if run_dir else Path()
+    path = directory / "trace" / f"{process.node}-{process.rank}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", buffering=1)  # line-buffered: unwritten lines are lost after a hang
+    except OSError as error:
+        raise Refused(f"trace {path} cannot be written: {error}") from error
+    profile = _Profile(tuple(packages), file)
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+
+
+class _Profile:
+    """The profile function, which the interpreter calls at every call and return."""
+
+    def __init__(self, packages: tuple[str, ...], file: TextIO) -> None:
+        self._packages, self._file = packages, file
+        self._depths = threading.local()
+        self._chosen: dict[str, bool] = {}
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event not in ("call", "return"):
+            return
+        module = frame.f_globals.get("__name__", "")
+        chosen = self._chosen.get(module)
+        if chosen is None:
+            chosen = self._chosen[module] = any(f"{module}.".startswith(f"{name}.") for name in self._packages)
+        if chosen and module != __name__:
+            self._write(frame, event, module)
+
+    def _write(self, frame: FrameType, event: str, module: str) -> None:
+        depth = getattr(self._depths, "now", 0)
+        self._depths.now = depth = depth + 1 if event == "call" else max(0, depth - 1)
+        if event == "call":
+            where = f"{frame.f_code.co_filename}:{frame.f_code.co_firstlineno}"
+            name = f"{module}.{frame.f_code.co_qualname}"
+            with contextlib.suppress(OSError):  # a full disk must not affect the traced program
+                self._file.write(f"{time.time():.6f} {threading.get_native_id()} {'  ' * (depth - 1)}{name} {where}\n")

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import is_due
 from opsctl.trainer.model_size import peak_tflops, step_flops
 from opsctl.trainer.run_state import RunState
-from opsctl.trainer.schedule import is_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

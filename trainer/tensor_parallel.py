@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from opsctl.trainer.initial_weights import Normal
+from opsctl.trainer.random_numbers import Normal
 from opsctl.trainer.rank_layout import Layout
 
 Move: TypeAlias = Callable[[Tensor], Tensor]
@@ -30,6 +30,7 @@ class Slice:
     rank: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
+    """None in a trial of one rank, which exchanges nothing: its sums are its own part."""
     cuts_sequence: bool = False
     """Whether a rank holds only its slice of the sequence between the cut matrices."""
 
@@ -45,7 +46,7 @@ class Slice:
 
     def sum(self, x: Tensor, *, op: Any = dist.ReduceOp.SUM) -> Tensor:
         """Sum `x` over the group, in place and without autograd; return `x`."""
-        if self.size > 1:
+        if self.group is not None:
             dist.all_reduce(x, op=op, group=self.group)
         return x
 
@@ -56,6 +57,8 @@ class Slice:
     def gather(self, x: Tensor) -> Tensor:
         """Return the whole sequence [b, s, h] of the slices [b, s / ranks, h] of all ranks; without autograd."""
         batch, held, width = x.shape
+        if self.group is None:
+            return x.repeat(1, self.size, 1)
         slices = x.new_empty(self.size * batch, held, width)
         dist.all_gather_into_tensor(slices, x.contiguous(), group=self.group)
         return slices.view(self.size, batch, held, width).transpose(0, 1).reshape(batch, self.size * held, width)
@@ -64,6 +67,8 @@ class Slice:
         """Return this rank's slice [b, s / ranks, h] of the sum of `x` [b, s, h] over the ranks; without autograd."""
         batch, length, width = x.shape
         held = length // self.size
+        if self.group is None:
+            return x[:, self.tokens(held)].contiguous()
         slices = x.reshape(batch, self.size, held, width).transpose(0, 1).reshape(self.size * batch, held, width)
         summed = x.new_empty(batch, held, width)
         dist.reduce_scatter_tensor(summed, slices.contiguous(), group=self.group)
@@ -130,6 +135,11 @@ class _GatheredProduct(torch.autograd.Function):  # type: ignore[misc]  # mypy d
         return None, gradient @ weight, rows.t() @ whole, bias
 
 
+# Compiled code stops here: what ranks exchange stays as written.
+_across = torch.compiler.disable(_Across.apply)
+_gathered_product = torch.compiler.disable(_GatheredProduct.apply)
+
+
 class Entry(NamedTuple):
     """The input of column layers, which may be several."""
 
@@ -142,7 +152,7 @@ class Entry(NamedTuple):
         """Return the product with this rank's rows of a weight."""
         if not self.part.cuts_sequence:
             return functional.linear(self.whole, weight, bias)
-        product: Tensor = _GatheredProduct.apply(self, self.whole, weight, bias)
+        product: Tensor = _gathered_product(self, self.whole, weight, bias)
         return product
 
 
@@ -151,9 +161,9 @@ def into(x: Tensor, part: Slice) -> Entry:
     if part.size == 1:
         return Entry(x, x, part)
     if part.cuts_sequence:
-        return Entry(_Across.apply(x, part.gather, part.reduce_scatter), x, part)
+        return Entry(_across(x, part.gather, part.reduce_scatter), x, part)
     # The sum may be in place: the gradient of a matrix product's input has no other user.
-    return Entry(_Across.apply(x, lambda x: x.view_as(x), lambda gradient: part.sum(gradient.contiguous())), x, part)
+    return Entry(_across(x, lambda x: x.view_as(x), lambda gradient: part.sum(gradient.contiguous())), x, part)
 
 
 def out_of(x: Tensor, part: Slice) -> Tensor:
@@ -161,7 +171,7 @@ def out_of(x: Tensor, part: Slice) -> Tensor:
     if part.size == 1:
         return x
     there, back = (part.reduce_scatter, part.gather) if part.cuts_sequence else (part.sum, lambda gradient: gradient)
-    summed: Tensor = _Across.apply(x, there, back)
+    summed: Tensor = _across(x, there, back)
     return summed
 
 
@@ -169,7 +179,7 @@ def total(x: Tensor, part: Slice) -> Tensor:
     """Return the sum of `x` over the ranks, on every rank; each has a share of the gradient of the sum."""
     if part.size == 1:
         return x
-    summed: Tensor = _Across.apply(x, lambda share: part.sum(share.clone()), lambda share: part.sum(share.clone()))
+    summed: Tensor = _across(x, lambda share: part.sum(share.clone()), lambda share: part.sum(share.clone()))
     return summed
 
 

@@ -243,47 +243,29 @@ def import_model(directory: Path, *, sequence: int | None) -> int:
 
 @checkpoint.command()
 @train_argument
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@step_option
-@trust_option
-@app_and_json
-def compare(app: App, train: str, directory: Path, *, step: int | None, trust: bool) -> int:
-    """Compare the logits of a checkpoint of TRAIN and an export.
-
-    Loads DIRECTORY in transformers, and computes the logits of random tokens in fp32 on both sides. Exit 1 if they
-    differ.
-
-    \b
-    opsctl checkpoint compare tiny-gpt /tmp/tiny-gpt-hf
-    """
-    run = app.find(train)
-    words = ["compare", str(_newest(run, step).path), str(directory.absolute()), *(["--trust-pickle"] * trust)]
-    return _trainer(app, run, words)
-
-
-@checkpoint.command()
-@train_argument
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), required=False)
 @step_option
 @trust_option
 @app_json_and_dry_run
-def reshape(app: App, train: str, directory: Path, *, step: int | None, trust: bool, dry_run: bool) -> int:
+def reshape(app: App, train: str, directory: Path | None, *, step: int | None, trust: bool, dry_run: bool) -> int:
     """Write a checkpoint of TRAIN for any layout and precision.
 
     Writes the newest checkpoint below DIRECTORY, the checkpoint directory of another train. The first task of that
-    train resumes from the result, with any pipeline, tensor and data-parallel sizes. Needs the space of three
-    checkpoints while it runs.
+    train resumes from the result, with any pipeline, tensor and data-parallel sizes. Without DIRECTORY, writes what the
+    next attempt of TRAIN with other sizes would write first, while its nodes wait. Needs the space of three checkpoints
+    while it runs.
 
     \b
     opsctl checkpoint reshape tiny-gpt trains/tiny-gpt-wide/checkpoints --dry-run
     """
     run = app.find(train)
-    source, target = _newest(run, step).path, directory.absolute()
+    source, target = _newest(run, step).path, directory.absolute() if directory else None
     if dry_run:
-        data = {"source": str(source), "target": str(target), "dry_run": True}
-        print_result(data, f"{run.name}: would write {source.name} into {target}")
+        data = {"source": str(source), "target": target and str(target), "dry_run": True}
+        print_result(data, f"{run.name}: would write {source.name} into {target or run.checkpoints}")
         return 0
-    return _trainer(app, run, ["reshape", str(source), str(target), *(["--trust-pickle"] * trust)])
+    words = ["reshape", str(source), *([str(target)] if target else []), *(["--trust-pickle"] * trust)]
+    return _trainer(app, run, words)
 
 
 def _newest(run: RunDir, step: int | None) -> Checkpoint:

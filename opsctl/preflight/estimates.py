@@ -99,11 +99,11 @@ def _fullest_of_own(config: TrainerConfig, shape: ModelShape, topology: Topology
 
 def _can_run(topology: Topology) -> bool:
     sizes = (topology.cp, topology.ep, topology.chunks)
-    return sizes == (1, 1, 1) and topology.zero < 2 and topology.precision in ("bf16", "fp32")
+    return sizes == (1, 1, 1) and topology.zero == 1 and topology.precision in ("bf16", "fp32")
 
 
 def _lay_out(config: TrainerConfig, shape: ModelShape, topology: Topology, batch: int) -> TrainerConfig:
-    parallel: dict[str, object] = {"tensor": topology.tp, "pipeline": topology.pp, "zero_stage": topology.zero}
+    parallel: dict[str, object] = {"tensor": topology.tp, "pipeline": topology.pp}
     if topology.tp == 1:
         parallel["sequence_parallel"] = False
     if topology.pp != config.parallel.pipeline:

@@ -155,7 +155,7 @@ class Recipe:
         """Return the shape of the model; None if too little is known. An unknown vocabulary counts as 1 row."""
         if not (self.layers and self.hidden and self.heads):
             return None
-        bloom = self.embedded is not None and not self.embedded.model.can_separate_documents
+        bloom = self.embedded is not None and self.embedded.model.kind.positions == "alibi"
         gated = bool(self.gated_mlp)  # as in Llama and its kin, which have no biases and no learnt positions
         experts = self.experts or 0
         try:
@@ -243,6 +243,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         embedded=config,
         gated_mlp=config.model.kind.is_gated,
         rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None,
+        zero=1,
         precision="fp32" if config.precision == "fp32" else "bf16",
         recompute="full" if config.recompute else "none",
         evaluate_batches=evaluation.batches * max(1, len(evaluation.sets) + bool(config.data.held_out)),

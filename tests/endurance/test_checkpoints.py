@@ -1,5 +1,6 @@
 """Checkpoints over topologies, precisions and families: reshaped, exported, killed while saving, and timed."""
 
+import itertools
 import os
 import re
 import shutil
@@ -11,12 +12,15 @@ import time
 import pytest
 
 from opsctl.trainer import manifest
+from tests.endurance.kills.kill_points import Cut
 from tests.integration.trainer.conftest import ROOT, tiny
 from tests.support.cases import read_table
 
-pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
 
+from opsctl.trainer.checkpoint.rewrite import copy_for_any_topology
+
+pytestmark = pytest.mark.torch
 GROUPED = {"family": "llama", "kv_heads": 2, "ffn": 80, "head_width": 12}
 FAMILIES = {
     "gpt2": {"family": "gpt2"},
@@ -73,7 +77,7 @@ def test_another_topology_goes_on_with_the_same_losses(written, train, change, p
     before, after, family = change
     source = written(before, family, precision)
     run = train(**config(after, family=family, precision=precision))
-    tool("reshape", source.checkpoints / "step-0000010", run.checkpoints)
+    shutil.copytree(source.checkpoints / "step-0000010", run.checkpoints / "step-0000010")
     attempt = run.start(world=world(after))
     assert attempt.finish() == [0] * world(after), attempt.log
     whole = source.attempts[0].losses
@@ -82,6 +86,29 @@ def test_another_topology_goes_on_with_the_same_losses(written, train, change, p
     with capsys.disabled():
         print(f"\n{family} {precision} {before} to {after}: losses differ by {largest:.1e} at most")  # noqa: T201 - figures
     assert largest <= (2e-6 if precision == "fp32" else 2e-3)
+
+
+def copy_until_killed(source, saved, at: int) -> bool:
+    """Copy a checkpoint in a process that is killed before its effect number `at`; return whether it had so many."""
+    if child := os.fork():
+        return os.waitpid(child, 0)[1] != 0
+    sys.addaudithook(Cut(at, after=False, lines=()).hook)
+    copy_for_any_topology(source, saved)
+    os._exit(0)
+
+
+def test_copy_is_the_same_wherever_an_attempt_was_killed(written, tmp_path):
+    origin = written("pp2.tp2").checkpoints / "step-0000010"
+    saved, copies = manifest.read_manifest(origin), []
+    for at in itertools.count(1):
+        source = shutil.copytree(origin, tmp_path / str(at) / origin.name)
+        is_killed = copy_until_killed(source, saved, at)
+        copies.append(manifest.read_manifest(copy_for_any_topology(source, saved)))
+        if not is_killed:  # as from the first on
+            break
+    print(f"\na copy killed before each of its {at - 1} effects, and made again: the same bytes")  # noqa: T201 - the figure
+    assert at > 8
+    assert all(copied == copies[-1] for copied in copies)
 
 
 @pytest.mark.parametrize("family", ["bloom", "qwen3"])

@@ -88,7 +88,7 @@ def test_dropout_does_not_depend_on_stages_or_data_parallel_ranks(corpus, tmp_pa
 
 
 @pytest.mark.parametrize("cut", ["pp2", "tp2", "pp2-tp2", "pp2-dp2", "tp2-sp", "pp2-tp2-sp"])
-@pytest.mark.parametrize("family", ["gpt2", "llama-grouped"])
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "llama-grouped"])
 def test_separate_documents_are_the_same_on_every_cut(corpus, tmp_path, cut, family):
     """The index travels from stage to stage beside the activations, also with recomputation."""
     world, parallel = CUTS[cut]

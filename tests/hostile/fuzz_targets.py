@@ -118,7 +118,7 @@ def read_corpus(path: Path) -> object:
 
 def read_trainer(path: Path) -> object:
     try:
-        return trainer_config.read(path)
+        return trainer_config.TrainerConfig.model_validate_json(path.read_text())
     except ValidationError as error:
         raise ValueError(config_problems.join_problems(trainer_config.TrainerConfig, error)) from error
 

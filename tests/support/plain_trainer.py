@@ -1,22 +1,39 @@
-"""The training as one plain torch loop, without DeepSpeed, stages or slices: the reference of the other tests."""
+"""The training as one plain torch loop, without DeepSpeed, stages or slices: the reference of the other tests.
 
-import math
+Its layers are those of the trainer, which test_hugging_face.py holds against transformers.
+"""
 
 import torch
 from torch.nn import functional
 
+from opsctl.trainer import gpt
 from opsctl.trainer.architecture import layers
 from opsctl.trainer.batches import open_data
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.gpt import slopes
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
-from tests.support import plain_llama
+
+
+class PlainModel(torch.nn.Module):
+    """The layers of a model, one after the other."""
+
+    def __init__(self, config: ModelConfig, *, seed: int = 1) -> None:
+        super().__init__()
+        stack = [spec.build() for spec in layers(config, seed=seed, part=Slice())]
+        self.stack = torch.nn.ModuleList(stack[:-1] if config.is_tied else stack)
+        self._is_tied = config.is_tied
+
+    def forward(self, x: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Return the logits of tokens, or of tokens and the starts of their documents."""
+        for layer in self.stack:
+            x = layer(x)
+        return gpt.logits(self.stack[0], x) if self._is_tied else x
 
 
 def train(config: TrainerConfig, theirs: torch.nn.Module | None = None) -> tuple[list[float], list[float]]:
     """Return the loss and the gradient norm (before clipping) of each step, in fp32, of `theirs` if given."""
-    weights, settings = dict(theirs.named_parameters()) if theirs else _initial(config), config.optimizer
-    optimizer = _optimizer(config, weights)
+    model = theirs or PlainModel(config.model, seed=config.seed)
+    optimizer = _optimizer(config, model)
     batches = open_data(config).training(config, data_rank=0, data_ranks=1)
     losses, norms = [], []
     for step in range(config.steps):
@@ -26,21 +43,21 @@ def train(config: TrainerConfig, theirs: torch.nn.Module | None = None) -> tuple
         turns = batch // config.batch.micro_batch
         total = 0.0
         for tokens, labels in batches.step(consumed, batch):
-            scores = theirs(tokens).logits if theirs else _forward(config, weights, tokens)
+            scores = theirs(tokens).logits if theirs else model(tokens)
             loss = functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
             (loss / turns).backward()
             total += float(loss.detach()) / turns
         losses.append(total)
-        norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), settings.clip)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)))
         optimizer.step()
         optimizer.zero_grad()
     return losses, norms
 
 
-def _optimizer(config: TrainerConfig, weights) -> torch.optim.Optimizer:
+def _optimizer(config: TrainerConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
     settings = config.optimizer
-    matrices = [w for w in weights.values() if w.ndim > 1]
-    vectors = [w for w in weights.values() if w.ndim == 1]
+    matrices = [w for w in model.parameters() if w.ndim > 1]
+    vectors = [w for w in model.parameters() if w.ndim == 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
 
@@ -50,8 +67,8 @@ def train_on_pairs(config: TrainerConfig, pairs: list[tuple[str, str]]) -> list[
 
     The loss of a step is the mean over the tokens of all completions and their ends.
     """
-    weights, settings = _initial(config), config.optimizer
-    optimizer = _optimizer(config, weights)
+    model = PlainModel(config.model, seed=config.seed)
+    optimizer = _optimizer(config, model)
     losses = []
     for step in range(config.steps):
         for group in optimizer.param_groups:
@@ -61,57 +78,12 @@ def train_on_pairs(config: TrainerConfig, pairs: list[tuple[str, str]]) -> list[
             tokens = torch.tensor([[*prompt.encode(), *completion.encode(), 256]])
             labels = tokens[:, 1:].clone()
             labels[:, : len(prompt.encode()) - 1] = -100
-            scores = _forward(config, weights, tokens[:, :-1])
+            scores = model(tokens[:, :-1])
             total = total + functional.cross_entropy(scores[0], labels[0], ignore_index=-100, reduction="sum")
             count += int((labels != -100).sum())
         (total / count).backward()
         losses.append(float(total.detach() / count))
-        torch.nn.utils.clip_grad_norm_(list(weights.values()), settings.clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
         optimizer.step()
         optimizer.zero_grad()
     return losses
-
-
-def _initial(config: TrainerConfig) -> dict[str, torch.Tensor]:
-    """Return the trainer's initial weights by `<layer>.<name>`, without an output whose weights are tied."""
-    weights = {}
-    specs = layers(config.model, seed=config.seed, part=Slice())
-    for number, spec in enumerate(specs[:-1] if config.model.is_tied else specs):
-        for name, value in spec.build().named_parameters():
-            weights[f"{number}.{name}"] = value.detach().clone().requires_grad_()
-    return weights
-
-
-def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-    if config.model.family == "llama":
-        return plain_llama.forward(config.model, w, tokens)
-    x = w["0.weight"][tokens]
-    x = x + w["1.weight"] if config.model.family == "gpt2" else _norm(x, w, "1")
-    for layer in range(2, 2 + config.model.layers):
-        x = x + _attention(config, w, _norm(x, w, f"{layer}.norm1"), f"{layer}")
-        up = _linear(_norm(x, w, f"{layer}.norm2"), w, f"{layer}.up")
-        x = x + _linear(functional.gelu(up, approximate="tanh"), w, f"{layer}.down")
-    return _norm(x, w, str(2 + config.model.layers)) @ w["0.weight"].T
-
-
-def _attention(config: TrainerConfig, w: dict[str, torch.Tensor], x: torch.Tensor, layer: str) -> torch.Tensor:
-    """Return the attention of all heads, computed head by head with a softmax."""
-    heads, length = config.model.heads, x.shape[1]
-    width = config.model.hidden // heads
-    places = torch.arange(length)
-    back = places.unsqueeze(1) - places
-    steep = slopes(heads) if config.model.family == "bloom" else [0.0] * heads
-    mixed = []
-    for head, part in enumerate(_linear(x, w, f"{layer}.qkv").split(3 * width, dim=-1)):
-        q, k, v = part.split(width, dim=-1)
-        scores = q @ k.transpose(1, 2) / math.sqrt(width) - steep[head] * back
-        mixed.append(scores.masked_fill(back < 0, -math.inf).softmax(-1) @ v)
-    return _linear(torch.cat(mixed, dim=-1), w, f"{layer}.out")
-
-
-def _linear(x: torch.Tensor, w: dict[str, torch.Tensor], name: str) -> torch.Tensor:
-    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-
-def _norm(x: torch.Tensor, w: dict[str, torch.Tensor], name: str) -> torch.Tensor:
-    return functional.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])

@@ -17,7 +17,8 @@ from opsctl.trainer.run_state import RunState
 
 
 def main(run_dir: Path) -> None:
-    settings, me = config.read(run_dir / "trainer.json"), rank_process.from_environment(os.environ)
+    settings = config.TrainerConfig.model_validate_json((run_dir / "trainer.json").read_text())
+    me = rank_process.from_environment(os.environ)
     plan = json.loads((run_dir / "plan.json").read_text())
     rank_process.die_with_parent()
     choose_accelerator()
@@ -77,7 +78,7 @@ def has_no_weights(engine) -> bool:
 
 def read_digests(engine) -> dict[str, str]:
     """Return the digest of each weight, and one of the whole optimizer state."""
-    from opsctl.trainer.checkpoint.host_copy import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
+    from opsctl.trainer.checkpoint.rank_files import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
 
     weights = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
     return weights | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from opsctl.trainer.errors import Refused
+from opsctl.trainer.errors import Refused, whole_number
 
 _MAX_LOGIT_DIFFERENCE = 1e-3
 """Accepted difference of fp32 logits; sums in another order differ by much less."""
@@ -45,37 +45,29 @@ def _parser() -> argparse.ArgumentParser:
     begin = add("import", _import, "Print the tables with which a run begins with a model of transformers.")
     begin.add_argument("source", type=Path, metavar="DIRECTORY", help="config.json and safetensors")
     begin.add_argument(
-        "--sequence", type=_sequence, metavar="N", help="tokens of a sample (default: the longest of the model)"
+        "--sequence", type=whole_number, metavar="N", help="tokens of a sample (default: the longest of the model)"
     )
 
     for name, run, purpose in (
-        ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
+        ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET, or for the same run."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
-        ("compare", _compare, "Compare the logits of a checkpoint with those of its export TARGET."),
     ):
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
-        argument_parser.add_argument("target", type=Path, metavar="TARGET")
+        argument_parser.add_argument("target", type=Path, nargs="?" if run is _reshape else None, metavar="TARGET")
         argument_parser.add_argument("--trust-pickle", action="store_true", help="load files that can run code as you")
-        if name == "export":
-            argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
-            argument_parser.add_argument(
-                "--compare", action="store_true", help="load the export in transformers and compare logits"
-            )
-            argument_parser.add_argument(
-                "--tokenizer", type=Path, metavar="DIRECTORY", help="a model of transformers whose tokenizer to copy"
-            )
+    argument_parser.add_argument("--bf16", action="store_true", help="write weights of fp32 in bf16")
+    argument_parser.add_argument(
+        "--compare", action="store_true", help="load the export in transformers and compare logits"
+    )
+    argument_parser.add_argument(
+        "--tokenizer", type=Path, metavar="DIRECTORY", help="a model of transformers whose tokenizer to copy"
+    )
     return parser
 
 
 def _print_row(arguments: argparse.Namespace, line: str, **row: Any) -> None:
     print(json.dumps([row], indent=1, default=str) if arguments.json else line.format(**row))  # noqa: T201 - a command line
-
-
-def _sequence(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _reshape(arguments: argparse.Namespace) -> int:
@@ -114,15 +106,9 @@ def _export(arguments: argparse.Namespace) -> int:
 
     options = {"tokenizer": arguments.tokenizer, "trust": arguments.trust_pickle, "in_bf16": arguments.bf16}
     export.export(arguments.source, arguments.target, **options)
-    if arguments.compare:
-        return _compare(arguments)
-    _print_row(arguments, "{path}: exported", path=arguments.target)
-    return 0
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
-
+    if not arguments.compare:
+        _print_row(arguments, "{path}: exported", path=arguments.target)
+        return 0
     difference = export.compare(arguments.source, arguments.target, trust=arguments.trust_pickle)
     line = "{path}: logits differ by {difference:.1e} at most"
     _print_row(arguments, line, path=arguments.target, difference=difference)

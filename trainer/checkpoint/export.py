@@ -14,22 +14,14 @@ from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.checkpoint.pickles import load
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
 from opsctl.trainer.checkpoint.transformers_config import read_fields, write_config
-from opsctl.trainer.checkpoint.transformers_names import to_transformers
+from opsctl.trainer.checkpoint.transformers_weights import to_transformers
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Manifest
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import layer_parameters
 from opsctl.trainer.tensor_parallel import Slice
 
-_COPIED = (
-    "tokenizer*",
-    "vocab.*",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "chat_template*",
-    "generation_config.json",
-)
+_COPIED = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens*", "special_tokens*", "chat_template*", "generation*")
 """Files of a tokenizer in a directory of transformers, and how the model writes: it ends at several tokens, say."""
 _LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")

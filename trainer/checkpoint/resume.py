@@ -1,21 +1,28 @@
 """Resume from the newest checkpoint that verifies."""
 
 import math
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from opsctl.trainer import manifest
+from opsctl.trainer.checkpoint import rewrite
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import print_line, warn
-from opsctl.trainer.manifest import Checkpoint, Manifest
+from opsctl.trainer.manifest import Checkpoint, Differences, Manifest
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout, describe_topology
 from opsctl.trainer.run_state import RunState
+
+_POLL_S = 5.0
+"""Between two signs of life while rank 0 copies a checkpoint, which may take hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +42,11 @@ class Resuming:
     topology: dict[str, int | str]
     control: Control
 
-    def find(self, state: RunState) -> Found | None:
-        """Return the newest verified checkpoint; all ranks together. Raises Refused if it belongs to another run."""
+    def find(self, state: RunState, waiting: Callable[[], None] = lambda: None) -> Found | None:
+        """Return the newest verified checkpoint; all ranks together. Raises Refused if it belongs to another run.
+
+        One of another topology is copied for any topology first, with a call of `waiting` every few seconds.
+        """
         checkpoint = self._newest_verified(state)
         if checkpoint is None:
             state.step, state.consumed_samples, state.checkpoint_step, state.earlier_tokens = 0, 0, None, 0
@@ -49,6 +59,8 @@ class Resuming:
         self._refuse_other(checkpoint, saved)
         self._refuse_other_rate(checkpoint, saved)
         self._note_other_optimizer(state, saved)
+        if cuts := manifest.find_other_cuts(saved, self.topology):
+            return self._reshape(checkpoint.path, saved, cuts, waiting)
         return Found(path=checkpoint.path, saved=saved)
 
     def load(self, found: Found, engine: Engine, state: RunState) -> None:
@@ -62,6 +74,20 @@ class Resuming:
         if self.control.process.is_first:
             how = " (written by another topology)" if saved.kind == manifest.UNIVERSAL else ""
             print_line(f"resumed from checkpoint {found.path.name}: {saved.consumed_samples} samples consumed{how}")
+
+    def _reshape(self, path: Path, saved: Manifest, cuts: Differences, waiting: Callable[[], None]) -> Found:
+        """Return a copy of a checkpoint for any topology. Rank 0 writes the copy, unless it is there already."""
+        work: Future[Path] | None = None
+        if self.control.process.is_first:
+            shown = ", ".join(f"{key} was {there} and is {here}" for key, (there, here) in cuts.items())
+            print_line(f"checkpoint {path.name} has another topology ({shown}): resuming from a copy for any topology")
+            work = ThreadPoolExecutor(max_workers=1).submit(rewrite.copy_for_any_topology, path, saved)
+        while self.control.from_first(work is not None and bool(wait([work], _POLL_S).not_done)):
+            waiting()
+        copied, problem = self.control.from_first(_outcome(work.result) if work else (path, ""))
+        if problem:
+            raise Refused(f"checkpoint {path} cannot be copied for another topology: {problem}")
+        return Found(path=copied, saved=manifest.read_manifest(copied))
 
     def _newest_verified(self, state: RunState) -> Checkpoint | None:
         """Return the newest undamaged checkpoint; every rank hashes its share, and damaged checkpoints are set aside.
@@ -78,7 +104,9 @@ class Resuming:
             problems = sorted(set().union(*(share for share, _ in shares)))
             if not problems:
                 return checkpoint
-            aside, failed = self.control.from_first(_set_aside(checkpoint) if process.is_first else ("", ""))
+            aside, failed = self.control.from_first(
+                _outcome(partial(manifest.set_aside, checkpoint.path)) if process.is_first else (checkpoint.path, "")
+            )
             if failed:
                 raise Refused(f"checkpoint {checkpoint.path} is damaged and cannot be set aside: {failed}")
             warn(state, process, f"damaged checkpoint set aside as {aside}: {'; '.join(problems)}")
@@ -92,12 +120,12 @@ class Resuming:
             return [], error
 
     def _refuse_other(self, checkpoint: Checkpoint, saved: Manifest) -> None:
-        differences = manifest.find_differences(saved, self.config, self.topology)
+        differences = manifest.find_differences(saved, self.config)
         can_accept = manifest.can_accept(differences, self.config)
         if not differences or (can_accept and self.config.accept):
             return
         shown = "; ".join(f"{key} is {there} there and {here} here" for key, (there, here) in differences.items())
-        hint = " (no weight depends on that: --accept takes it)" if can_accept else ""
+        hint = " (no weight depends on that: [trainer] accept = true takes it)" if can_accept else ""
         raise Refused(f"checkpoint {checkpoint.path} is of another run: {shown}{hint}")
 
     def _refuse_other_rate(self, checkpoint: Checkpoint, saved: Manifest) -> None:
@@ -114,7 +142,7 @@ class Resuming:
         raise Refused(
             f"checkpoint {checkpoint.path}: the learning rate of step {saved.step} was {saved.rate:.4g} and is"
             f" {rate:.4g} by this config (steps, batch or optimizer changed). Restore them, or accept the change with"
-            " --accept or [trainer] accept = true"
+            " [trainer] accept = true"
         )
 
     def _note_other_optimizer(self, state: RunState, saved: Manifest) -> None:
@@ -165,12 +193,12 @@ def _raise_unreadable(checkpoint: Checkpoint, errors: list[OSError]) -> None:
         raise kind(f"checkpoint {checkpoint.path} cannot be verified: {'; '.join(sorted(set(map(str, errors))))}")
 
 
-def _set_aside(checkpoint: Checkpoint) -> tuple[str, str]:
-    """Set the checkpoint aside; return its new path, or the error."""
+def _outcome(work: Callable[[], Path]) -> tuple[Path, str]:
+    """Return the path that `work` returns, or the error, for ranks that wait for either."""
     try:
-        return str(manifest.set_aside(checkpoint.path)), ""
-    except OSError as error:
-        return "", str(error)
+        return work(), ""
+    except (OSError, Refused) as error:
+        return Path(), str(error)
 
 
 def random_file(rank: int) -> str:

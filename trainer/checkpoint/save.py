@@ -6,7 +6,6 @@ failures, and all ranks exchange their results. Finally rank 0 writes the manife
 directory, or removes the directory.
 """
 
-import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from opsctl.trainer import loss_spikes, manifest
 from opsctl.trainer.atomic_files import fsync_directory
 from opsctl.trainer.checkpoint.rank_files import RecordingEngine
 from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
+from opsctl.trainer.checkpoint.rewrite import RESHAPED, shortage
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import FileRecord, Manifest
@@ -42,10 +42,11 @@ class Removal:
         self._thread: threading.Thread | None = None
         self._failure = ""
 
-    def retire_unfinished(self) -> None:
-        """Rename the remains of interrupted saves and begin to delete them. Raises OSError."""
-        for leftover in self._directory.glob(_UNFINISHED):
-            manifest.retire(leftover)
+    def retire_unfinished(self, *others: str) -> None:
+        """Rename the remains of interrupted saves, and `others`, and begin to delete them. Raises OSError."""
+        for pattern in (_UNFINISHED, *others):
+            for leftover in self._directory.glob(pattern):
+                manifest.retire(leftover)
         self.begin()
 
     def begin(self) -> None:
@@ -188,9 +189,11 @@ class Checkpoints:
         return shortage(directory, size=size, files=files)
 
     def close(self) -> None:
-        """Let rank 0 wait for a removal under way, shorter than the other ranks wait for rank 0."""
-        limits = self._config.limits
-        self._removal.wait(min(limits.exit_s, self._config.parallel.timeout_s) / 2)
+        """Let rank 0 finish all removals, for a shorter time than the other ranks wait for rank 0."""
+        if self._control.process.is_first:
+            for _ in range(2):  # what the one under way has not found
+                self._removal.begin()
+                self._removal.wait(min(self._config.limits.exit_s, self._config.parallel.timeout_s) / 4)
 
     def _try_to_finish(self, save: _Save) -> None:
         """Record every exception as the failure of the save; a thread would only print it."""
@@ -213,7 +216,7 @@ class Checkpoints:
             errors += [f"rank {rank}: {error}" for error in rank_errors]
         save.failure = "; ".join(errors) or self._writers.from_first(self._commit(save, files))
         if self._writers.process.is_first:
-            save.log_lines = self._prune()
+            save.log_lines = self._prune(*([] if save.failure else [f"{RESHAPED}*"]))
         self._writers.barrier()
         save.seconds = time.monotonic() - save.started
 
@@ -255,7 +258,7 @@ class Checkpoints:
             files=files,
         )
 
-    def _prune(self) -> list[str]:
+    def _prune(self, *superfluous: str) -> list[str]:
         checkpoint_config = self._config.checkpoint
         checkpoints = manifest.list_checkpoints(self._directory)
         log_lines = []
@@ -273,7 +276,7 @@ class Checkpoints:
             except OSError as error:
                 log_lines.append(f"checkpoint {old.path.name} cannot be removed: {error}")
         try:
-            self._removal.retire_unfinished()  # also this save, if it failed
+            self._removal.retire_unfinished(*superfluous)  # also this save, if it failed
         except OSError as error:
             log_lines.append(f"remains of a save cannot be removed: {error}")
         return log_lines
@@ -289,18 +292,3 @@ def expected_size(directory: Path, *, parameters: int, precision: str, ranks: in
         except (OSError, ValueError):
             pass  # damaged or of another version: resume reports the problem
     return int(parameters * _BYTES_PER_PARAMETER[precision]) + ranks * _FILE_OVERHEAD_BYTES, 4 * ranks + 2
-
-
-def shortage(directory: Path, *, size: int, files: int) -> str:
-    """Return the shortage of `directory` for `files` files of `size` bytes in total; empty if there is space.
-
-    Inodes are checked only if the file system limits them. Quotas are not checked. Raises OSError.
-    """
-    space = os.statvfs(directory)
-    free = space.f_bavail * space.f_frsize
-    lacking = []
-    if free < size:
-        lacking.append(f"needs about {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free")
-    if space.f_files and space.f_favail < files:
-        lacking.append(f"needs about {files} files, and {space.f_favail} inodes are free")
-    return f"not enough space in {directory}: {'; '.join(lacking)}" if lacking else ""

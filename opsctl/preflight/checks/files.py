@@ -68,9 +68,9 @@ def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def _mixes_documents(request: LaunchRequest) -> bool:
-    """Whether the embedded trainer lets documents attend to each other although its model can keep them apart."""
+    """Whether the embedded trainer lets documents attend to each other."""
     config = request.recipe.embedded
-    return config is not None and config.model.can_separate_documents and not config.data.separate_documents
+    return config is not None and not config.data.separate_documents
 
 
 def _is_too_short(corpus: CorpusFacts, sequence: int | None) -> bool:

@@ -128,12 +128,16 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     saved, config = facts.saved, request.recipe.embedded
     if saved is None or config is None:
         return
-    topology = describe_topology(config, layout(config, request.world))
-    differences = manifest.find_differences(saved, config, topology)
+    differences = manifest.find_differences(saved, config)
     if differences and not (config.accept and manifest.can_accept(differences, config)):
-        values = differences.items()
-        shown = "; ".join(f"{key} is {there} in the checkpoint and {here} here" for key, (there, here) in values)
-        yield error("resume.differs", step=saved.step, differences=shown)
+        yield error("resume.differs", step=saved.step, differences=_show(differences))
+    elif cuts := manifest.find_other_cuts(saved, describe_topology(config, layout(config, request.world))):
+        yield warning("resume.reshapes", step=saved.step, differences=_show(cuts), gigabytes=size_of(saved) / 1e9)
+
+
+def _show(differences: manifest.Differences) -> str:
+    values = differences.items()
+    return "; ".join(f"{key} is {there} in the checkpoint and {here} here" for key, (there, here) in values)
 
 
 def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -6,8 +6,6 @@ pytest.importorskip("deepspeed")
 
 import torch
 
-from opsctl.trainer import gpt
-from opsctl.trainer.architecture import layers
 from opsctl.trainer.batches import open_data
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
@@ -17,7 +15,7 @@ from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.tensor_parallel import Slice
 from tests.integration.trainer.conftest import tiny
 from tests.support.conversations import make_pairs, write_pairs
-from tests.support.plain_trainer import train_on_pairs
+from tests.support.plain_trainer import PlainModel, train_on_pairs
 
 pytestmark = pytest.mark.torch
 
@@ -40,15 +38,10 @@ class PlainEngine:
     """Evaluates the model in one process, without DeepSpeed."""
 
     def __init__(self, config):
-        self.modules = [spec.build() for spec in layers(config.model, seed=config.seed, part=Slice())]
+        self.model = PlainModel(config.model, seed=config.seed)
 
     def evaluate(self, batches, *, batch):
-        total = 0.0
-        for carried, labels in batches:
-            for module in self.modules[:-1]:
-                carried = module(carried)  # noqa: PLW2901 - from layer to layer
-            total += float(cross_entropy(gpt.logits(self.modules[0], carried), labels, Slice()).detach())
-        return total / batch
+        return sum(float(cross_entropy(self.model(x), labels, Slice()).detach()) for x, labels in batches) / batch
 
 
 def test_loss_is_that_of_every_conversation_alone(config):

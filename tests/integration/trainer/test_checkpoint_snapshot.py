@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from opsctl.trainer.checkpoint.host_copy import HostCopies, pin  # noqa: E402 - torch may be absent
+from opsctl.trainer.checkpoint.rank_files import HostCopies, pin  # noqa: E402 - torch may be absent
 from opsctl.trainer.checkpoint.save import expected_size, shortage  # noqa: E402 - likewise
 
 Pair = namedtuple("Pair", "left right")

@@ -47,7 +47,7 @@ def test_memory_matches_the_measurement_for_bloom():
 
 
 def test_bias_of_alibi_is_in_the_estimate():
-    """32 heads x 8192 x 8192 in bf16 are 4 GiB on every stage, and less on every rank of a tensor-parallel group."""
+    """32 heads x 512 x 8192 in bf16 are 1/4 GiB on every stage, and less on every rank of a tensor-parallel group."""
     config, _ = dry_run.read(ROOT / "examples" / "gpt-176b.toml")
     model = config.model.model_copy(update={"heads": 32, "sequence": 8192, "hidden": 4096})
 
@@ -58,7 +58,7 @@ def test_bias_of_alibi_is_in_the_estimate():
         return footprint.stages(changed, layout(changed, 48 * tensor))[0].activations
 
     for tensor in (1, 4):
-        assert read_activations("bloom", tensor) - read_activations("gpt2", tensor) == 4 * footprint.GIB / tensor
+        assert read_activations("bloom", tensor) - read_activations("gpt2", tensor) == footprint.GIB / 4 / tensor
 
 
 def test_stages_hold_the_model_once_and_the_embedding_twice():
@@ -176,10 +176,3 @@ def test_weights_of_another_model_are_a_problem(tmp_path, capsys):
         status, text = run_dry(capsys, tmp_path / "trainer.json", 1)
         assert words in text
         assert status == (2 if vocabulary == 256 else 0)
-
-
-@pytest.mark.parametrize(*read_cases(__file__, "options_without_effect_are_refused"))
-def test_options_without_effect_are_refused(arguments, words):
-    done = command("examples/gpt-13b.toml", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr

@@ -12,8 +12,8 @@ pytest.importorskip("deepspeed")
 
 import torch
 
+from opsctl.trainer.batches import ReadAhead, on_device
 from opsctl.trainer.process_groups import doubling_distances
-from opsctl.trainer.read_ahead import ReadAhead, on_device
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = pytest.mark.torch

@@ -1,7 +1,6 @@
 """Manifests: a checkpoint counts only when it is complete and verified."""
 
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -118,12 +117,6 @@ def test_set_aside_never_overwrites(checkpoint):
     assert names == ["damaged-step-0000010", "damaged-step-0000010.1", "damaged-step-0000010.2"]
 
 
-def test_unknown_manifest_is_refused_by_name(checkpoint):
-    (checkpoint / MANIFEST).write_text(json.dumps({"format": 99}))
-    with pytest.raises(ValueError, match="step-0000010"):
-        manifest.read_manifest(checkpoint)
-
-
 STEPS = [Checkpoint(step, Path("nowhere")) for step in (5, 3, 1, 2, 4)]
 
 
@@ -213,7 +206,7 @@ def test_manifest_of_another_version_is_no_damage(checkpoint):
     text = (checkpoint / MANIFEST).read_text().replace('"format": 1', '"format": 7')
     (checkpoint / MANIFEST).write_text(text)
     (checkpoint / COMPLETE).write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
-    with pytest.raises(OSError, match="not a manifest of format 1"):
+    with pytest.raises(OSError, match="step-0000010: this is not a manifest of format 1"):
         manifest.verify(checkpoint)
 
 

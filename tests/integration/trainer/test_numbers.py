@@ -1,28 +1,19 @@
-"""Schedules, the order of samples, sizes and operations: pure arithmetic."""
+"""Schedules, the order of samples, the turns of corpora, sizes and operations: pure arithmetic."""
 
 import math
 from collections import Counter
+from itertools import islice, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from opsctl.trainer.config_tables import OptimizerConfig
+from opsctl.trainer.blend import Mixture
+from opsctl.trainer.config_tables import is_due
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import model_parameters, step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import SampleOrder, permute
-from opsctl.trainer.schedule import Rate, is_due
-
-
-def test_rate_rises_then_falls_to_its_minimum():
-    rate = Rate(OptimizerConfig(lr=1.0, min_lr=0.1, warmup_samples=100), end=1100)
-    assert [rate.at(n) for n in (0, 50, 100, 1100, 5000)] == [0.0, 0.5, 1.0, 0.1, 0.1]
-    assert rate.at(600) == pytest.approx(0.55)
-    falling = [rate.at(n) for n in range(100, 1101)]
-    assert falling == sorted(falling, reverse=True)
-
-
-def test_constant_rate_stays():
-    assert Rate(OptimizerConfig(lr=2.0, decay="constant"), end=5).at(10**9) == 2.0
 
 
 def test_due():
@@ -80,3 +71,41 @@ def test_first_step_time_is_replaced_by_the_second():
         slowest.append(state.slowest_step_s)
     assert slowest == [60.0, 2.0, 5.0, 5.0]
     assert (state.step, state.consumed_samples) == (4, 32)
+
+
+WEIGHTS = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=50)
+LANGUAGES = [0.75**number for number in range(46)]
+"""As the shares of 46 languages: the smallest is two in a million of the largest."""
+
+
+def find_largest_deviation(weights, samples):
+    counts = Mixture(weights).counts(samples)
+    shares = (samples * weight / sum(weights) for weight in weights)
+    return max(abs(count - share) for count, share in zip(counts, shares, strict=True))
+
+
+@given(weights=WEIGHTS, samples=st.integers(0, 10**9))
+def test_no_corpus_deviates_by_two_samples(weights, samples):
+    assert sum(Mixture(weights).counts(samples)) == samples
+    assert find_largest_deviation(weights, samples) < 2
+
+
+@given(weights=WEIGHTS, first=st.integers(0, 10**9))
+def test_places_and_counts_agree(weights, first):
+    mixture = Mixture(weights)
+    counts = mixture.counts(first)
+    for position in range(first, first + 30):
+        corpus, index = mixture.place(position)
+        assert index == counts[corpus]
+        counts[corpus] += 1
+    assert counts == mixture.counts(first + 30)
+
+
+@pytest.mark.parametrize("samples", [1000, 100_000, 2_000_000])
+def test_mix_of_46_languages_is_exact(samples):
+    assert find_largest_deviation(LANGUAGES, samples) < 1.5
+
+
+def test_equal_weights_take_turns():
+    corpora = [Mixture([1.0, 1.0]).place(position)[0] for position in range(100)]
+    assert all(one != other for one, other in pairwise(islice(corpora, 100)))

@@ -1,11 +1,17 @@
-"""The heartbeats and the stop reason."""
+"""What the trainer reports: heartbeats, the stop reason, a cron that no longer ticks, loss spikes."""
+
+import random
+import time
+from pathlib import Path
 
 import pytest
 
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import SpikeConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop, read_heartbeat, read_stop_reason
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.heartbeats import Pulse, write_stop_reason
+from opsctl.trainer.heartbeats import Pulse, warn_of_silent_watcher, write_stop_reason
+from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.rank_process import RankProcess, from_environment
 from opsctl.trainer.run_state import RunState
 
@@ -95,3 +101,72 @@ def test_rank_is_read_from_torchrun_or_srun():
     assert (from_environment({}).rank, from_environment({}).world_size) == (0, 1)
     with pytest.raises(Refused, match="RANK is 'x'"):
         from_environment({"RANK": "x"})
+
+
+def test_silent_cron_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tick, state = tmp_path / "last-tick", RunState(save_s=1.0)
+    warn_of_silent_watcher(tick, state)
+    tick.write_text(f"{time.time() - 3600:.0f}\n")
+    warn_of_silent_watcher(tick, state)
+    assert state.notes == []
+    tick.write_text("4000\n")
+    for _ in range(2):
+        warn_of_silent_watcher(tick, state)
+    (text,) = capsys.readouterr().out.splitlines()
+    assert text == f"the watchdogs do not run: cron last ticked at {time.ctime(4000)} ({tick})"
+    assert state.notes == [text]
+
+
+def test_only_rank_0_checks_the_last_tick(tmp_path: Path) -> None:
+    tick = tmp_path / "last-tick"
+    tick.write_text("4000\n")
+    note_counts = []
+    for rank in range(2):
+        process, state = RankProcess(rank=rank, world_size=2, local_rank=rank, node="n1"), RunState(save_s=1.0)
+        config = TrainerConfig.model_validate({"steps": 9})
+        Pulse({Env.LAST_TICK: str(tick)}, process, config).write_heartbeat(Phase.TRAIN, state)
+        note_counts.append(len(state.notes))
+    assert note_counts == [1, 0]
+
+
+NOISE = random.Random(7)
+
+
+def draw_losses(number, level=3.0):
+    return [level + NOISE.uniform(-0.1, 0.1) for _ in range(number)]
+
+
+def find_spikes(losses, **changes):
+    spikes = Spikes(SpikeConfig(**({"window": 20} | changes)))
+    return [number for number, loss in enumerate(losses) if spikes.add_loss(loss)]
+
+
+def test_spike_is_reported_once_with_numbers():
+    spikes = Spikes(SpikeConfig(window=20))
+    assert not any(map(spikes.add_loss, draw_losses(40)))
+    text = spikes.add_loss(5.0)
+    assert text.startswith("loss spike: 5.0000 is ")
+    assert text.endswith("the mean of the 20 steps before")
+    assert not any(map(spikes.add_loss, (4.9, 4.0, 3.9)))  # the end of the same spike
+
+
+def test_next_spike_is_reported_again():
+    assert find_spikes([*draw_losses(40), 5.0, 4.5, *draw_losses(5), 6.0]) == [40, 47]
+
+
+def test_losses_that_stay_high_become_normal():
+    assert find_spikes([*draw_losses(40), *draw_losses(60, level=6.0), 9.0]) == [40, 100]
+
+
+def test_falling_loss_and_first_steps_are_no_spikes():
+    assert find_spikes([9 - 0.05 * n for n in range(150)]) == []
+    assert find_spikes([9.0, *draw_losses(5), 9.0, *draw_losses(10)]) == []
+
+
+def test_equal_losses_leave_room_for_noise():
+    assert find_spikes([*[2.0] * 40, 2.05, 2.11, 2.2]) == [42]
+
+
+def test_disabled_detection_reports_nothing():
+    assert find_spikes([*draw_losses(40), 50.0], deviations=0) == []
+    assert find_spikes([*draw_losses(40), float("nan"), float("inf")]) == []

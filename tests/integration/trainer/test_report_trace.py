@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.trainer.trace import _Profile
+from opsctl.trainer.rank_process import _Profile
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch

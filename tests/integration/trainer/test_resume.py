@@ -98,14 +98,6 @@ def test_killed_run_resumes_bit_exactly(uninterrupted, train):
     assert read_files(run, 20) == read_files(uninterrupted, 20)
 
 
-def test_checkpoint_of_another_layout_is_refused(uninterrupted, train):
-    run = train(**tiny())
-    run.adopt(uninterrupted)
-    attempt = run.start(world=2)
-    assert attempt.finish() == [2, 2]
-    assert "is of another run: data is 2 there and 1 here" in attempt.log
-
-
 def test_changed_number_of_steps_needs_to_be_accepted(uninterrupted, train):
     """Over more steps the cosine stands higher at step 20."""
     run = train(**tiny(steps=22))

@@ -40,6 +40,7 @@ def test_invalid_input_is_refused_in_one_line(tmp_path, config, environ, words):
 def test_missing_arguments_show_the_usage():
     assert "usage: python -m opsctl.trainer CONFIG " in run_trainer().stderr
     assert "cannot be read" in run_trainer("/gone.json").stderr
+    assert "--processes has no effect without --dry-run" in run_trainer("/gone.json", "--processes", 4).stderr
 
 
 def test_too_little_data_is_refused(train, corpus):

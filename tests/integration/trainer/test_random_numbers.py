@@ -1,4 +1,4 @@
-"""Initial weights: the same on every layout, drawn by slices, and left out where others replace them."""
+"""Random numbers that do not depend on the layout: initial weights, by slices, and dropout."""
 
 import pytest
 
@@ -6,8 +6,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from opsctl.trainer import initial_weights
-from opsctl.trainer.initial_weights import Normal
+from opsctl.trainer import random_numbers
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.random_numbers import Normal
+from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.tensor_parallel import Slice, sliced
 
 pytestmark = pytest.mark.torch
@@ -42,7 +44,31 @@ def test_slice_draws_few_other_rows(monkeypatch):
 
 
 def test_nothing_is_drawn_where_weights_are_replaced():
-    with initial_weights.left_out():
+    with random_numbers.left_out():
         assert bool(MATRIX.draw(range(600)).isnan().all())
         assert MATRIX.draw(range(10), dim=1).shape == (600, 10)
     assert not bool(MATRIX.draw(range(600)).isnan().any())
+
+
+def draw(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
+    """Return the random numbers of a layer for one micro-batch of two samples."""
+    config = TrainerConfig.model_validate({"steps": 1, "seed": seed})
+    seeds = random_numbers.Seeds(config, Layout(pipeline=pipeline, data=data), rank)
+    seeds.start(consumed)
+    seeds(random_numbers.BASE * (turn + 2) + 3)
+    random_numbers.vary(layer)
+    return torch.rand(4).tolist()
+
+
+def test_dropout_does_not_depend_on_the_layout():
+    alone = draw(consumed=16, turn=3)
+    assert draw(consumed=16, data=2, rank=1, turn=1) == alone
+    assert draw(consumed=16, data=4, rank=3, turn=0) == alone
+    assert draw(consumed=16, pipeline=2, data=4, rank=7, turn=0) == alone
+    assert draw(consumed=20, turn=1) == alone
+
+
+def test_layers_samples_and_seeds_have_different_dropout():
+    changes = ({}, {"seed": 2}, {"layer": 8}, {"turn": 1}, {"consumed": 16}, {"data": 4, "rank": 3})
+    draws = [tuple(draw(**change)) for change in changes]
+    assert len(set(draws)) == len(draws)
