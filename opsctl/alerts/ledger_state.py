@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from opsctl.base.findings import Finding, Severity, Transition
-from opsctl.base.statements import Statement
+from opsctl.base.statements import QUOTE, Statement
 from opsctl.state.files import parse_json
 from opsctl.state.records import HEADER
 
@@ -147,6 +147,8 @@ def parse(text: str | bytes) -> LedgerState:
         raise ValueError("the ledger is not a JSON object")
     for part in _list_parts(fields):
         rename_severity(part)
+        if isinstance(part, dict):
+            _quote_texts(part)
     return _STATE.validate_python(fields)
 
 
@@ -168,6 +170,20 @@ def rename_severity(fields: object) -> None:
     for old, name in (("level", "severity"), ("latest_level", "latest_severity"), ("levels", "severities")):
         if isinstance(fields, dict) and old in fields:
             fields[name] = fields.pop(old)
+
+
+def _quote_texts(part: dict[str, Any]) -> None:
+    """Turn the texts of a file from before findings had values into quotes."""
+    if isinstance(part.get("was"), str):
+        part["was"] = _quote(part["was"])
+    if "says" not in part and isinstance(part.get("summary"), str):
+        fix, rollback = part.pop("remedy", ""), part.pop("rollback", "")
+        part |= {"says": _quote(part.pop("summary")), "actions": [_quote(line) for line in part.pop("done", ())]}
+        part |= {"fix": {"advice": _quote(fix)} if fix else {}, "roll_back": _quote(rollback) if rollback else None}
+
+
+def _quote(text: str) -> dict[str, Any]:
+    return {"kind": QUOTE, "facts": {"text": text}}
 
 
 def dump(state: LedgerState) -> str:

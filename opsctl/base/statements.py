@@ -18,7 +18,7 @@ from opsctl.base.units import format_duration, format_size
 Value = str | int | float | None
 """A name or a number. Its unit ends the name: `age_s`, `size_bytes`, `used_percent`."""
 QUOTE = "quote"
-"""Kind of a text that opsctl did not word: of a program or a person."""
+"""Kind of a text that opsctl did not word: of a program, a person, or a file of an earlier version."""
 _OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 """A part of a sentence in brackets, left out if a value in it is missing."""
 

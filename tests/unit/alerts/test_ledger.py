@@ -183,6 +183,16 @@ def test_ledger_from_before_severities_is_read(world):
     assert (ledger_state.parse(old), old.count("level")) == (written, 5)
 
 
+def test_ledger_of_texts_is_read(world):
+    world.record("C")
+    ledger = json.loads(ledger_path(world.site).read_bytes())
+    texts = {"summary": "it hangs", "done": ["drained n1"], "remedy": "look", "rollback": ""}
+    ledger["entries"]["hang/gpt"]["finding"] = {"key": "hang/gpt", "level": "critical", **texts}
+    finding = ledger_state.parse(json.dumps(ledger)).entries["hang/gpt"].finding
+    assert (finding.summary, finding.done, finding.remedy) == ("it hangs", ("drained n1",), "look")
+    assert finding.rollback == ""
+
+
 def test_unwritable_ledger_without_spare_fails(world):
     world.path.joinpath("site").write_text("a file, not a directory")
     world.path.joinpath("spare").write_text("another")
