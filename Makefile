@@ -15,7 +15,7 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 $(SELECTION) tests/unit tests/rules tests/property
+	$(BIN)/pytest -q -n 3 $(SELECTION) tests/unit tests/rules tests/property
 
 # Library trainers take minutes each: see prove and integrations.
 LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py

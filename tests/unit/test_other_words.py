@@ -19,6 +19,7 @@ DECISIONS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tests", DECISIONS)
 def test_decisions_do_not_depend_on_words(tests: tuple[str, ...]) -> None:
     run_without_words(*tests)
