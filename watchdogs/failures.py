@@ -24,7 +24,7 @@ from opsctl.state.events import (
     cancels_train,
 )
 from opsctl.state.journal import replay
-from opsctl.state.reasons import ReasonKind
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.held_cause import advise_still, describe_cause, may_blame_node
@@ -156,7 +156,7 @@ def _of(
     else:
         kind = "failures.proposes_exclusion" if taken and taken.proposed else "failures.continues_with"
         kind = CONTINUES_WITHOUT if is_excluded else kind
-        says = state(kind, train=train, nodes=nodes, attempt=last, why=_explain_exclusion(taken) if taken else "")
+        says = state(kind, train=train, nodes=nodes, attempt=last, why=_explain(taken.reason) if taken else "")
     actions = [quote(text) for text in (taken.done if taken else ())]
     is_held = held is not None and holds and held.action != "propose-hold" and waiting != 0
     actions += [state("failures.held_queued", train=train)] if is_held else []
@@ -187,10 +187,11 @@ def _of(
     )
 
 
-def _explain_exclusion(taken: ExclusionDecided) -> str:
-    """Return the diagnosed cause without its kind and place, which the sentence does not need."""
-    is_diagnosis = taken.reason.kind == ReasonKind.DIAGNOSIS and taken.reason.text
-    return taken.reason.text if is_diagnosis else str(taken.reason)
+def _explain(reason: Reason) -> str:
+    """Return the diagnosed cause and its rank, without its kind and node, which the sentence does not need."""
+    rank = "" if reason.rank is None else f", rank {reason.rank}"
+    is_diagnosis = reason.kind == ReasonKind.DIAGNOSIS and reason.text
+    return f"{reason.text}{rank}" if is_diagnosis else str(reason)
 
 
 def _advise(run: RunDir, advice: str, nodes: str, *, action: str, waiting: int | None) -> Remedy:
