@@ -135,4 +135,4 @@ def _row(app: App, checked: CheckedNodes, verdict: Verdict) -> dict[str, object]
     cards = [
         {"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (snapshot.smi.gpus if snapshot.smi else ())
     ]
-    return {**asdict(verdict), "flaky_score": score, "is_flaky": score >= site.flaky_score, "cards": cards}
+    return {**asdict(verdict), "flakiness": score, "is_flaky": score >= site.flaky_score, "cards": cards}

@@ -277,7 +277,7 @@ class NodeCare:
 def find_accused(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
     """Return the nodes of the attempt that the diagnosis names, by Slurm's names.
 
-    Of a node failure the log names the origin, or nobody: the accused is the node of the attempt that is down, if
+    Of a node failure the log names one rank or none: the accused is the node of the attempt that is down, if
     there is exactly one.
     """
     accused = resolve_nodes(diagnosis.accused, allocated, nodes)

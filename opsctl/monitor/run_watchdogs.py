@@ -84,15 +84,9 @@ def collect_findings(results: Mapping[Unit, Any]) -> list[Finding]:
         if not isinstance(result, Failed):
             findings += result
             continue
-        findings.append(
-            Finding(
-                key=f"{name}/{target}",
-                severity=Severity.UNKNOWN,
-                train=(train := target if WATCHDOGS[name].of == "train" else ""),
-                evidence=result.traceback,
-                says=state("site.could_not_check", watchdog=name, target=target, why=result.why, train=train),
-            )
-        )
+        key, train = f"{name}/{target}", target if WATCHDOGS[name].of == "train" else ""
+        says = state("site.could_not_check", watchdog=name, target=target, why=result.why, train=train)
+        findings.append(Finding(key=key, severity=Severity.UNKNOWN, train=train, evidence=result.traceback, says=says))
     return findings
 
 

@@ -110,6 +110,8 @@ def test_summary_without_needs_is_calm(site: DashSite) -> None:
     well = [replace(card, headline=replace(card.headline, tone=Tone.GREEN)) for card in view.trains]
     calm = replace(view, trains=tuple(well))
     assert (calm.summary, calm.rest) == ("Nothing needs you now", "2 running")
+    late = replace(calm, watch=WatchAge(last=AT, now=AT + timedelta(hours=3)))
+    assert late.summary == "Nothing is watched: last watch cycle 3 h ago"
     amber = replace(well[0], headline=replace(well[0].headline, tone=Tone.AMBER, short="queue runs dry"))
     assert replace(view, trains=(amber, well[1])).rest == "1 needs a decision (tr11: queue runs dry) · 1 running"
 
@@ -126,6 +128,7 @@ def test_fresh_page_does_not_vouch_for_the_watch(site: DashSite) -> None:
     (site.app.site_dir.alerts / "ledger.json").unlink()
     text = render_overview(collect_site(site.app), PageContext())
     assert '<span class="watch late" id="watch" data-live> · no watch cycle yet</span>' in text
+    assert "Alerts may be missing: no watch cycle yet." in text
 
 
 def test_late_watch_is_late() -> None:
